@@ -135,6 +135,62 @@ TEST_F(SmallParts, a_free_by_the_handle_says_why_it_is_none) {
   EXPECT_EQ(calls.try_free_by_handle(of_a, handle_of(a)), Freed::no) << "a second time";
 }
 
+TEST_F(SmallParts, a_free_of_whole_pages_takes_the_lock_where_others_have_to_know) {
+  const DevicePtr page = take_page(a);
+  region::Region& region = *pool->memory().index.allocated_around(page);
+  EXPECT_EQ(free_warm(page + kUnit, a), Freed::no) << "inside";
+  EXPECT_EQ(free_warm(page, b), Freed::no) << "another stream's";
+  region.owner.capture = 5;
+  EXPECT_EQ(free_warm(page, a), Freed::no) << "a graph's";
+  region.owner.capture = 0;
+  EXPECT_TRUE(small->ownership().record_use(region, *b.timeline));
+  EXPECT_EQ(free_warm(page, a), Freed::no) << "used on another stream";
+  const DevicePtr other = take_page(a);
+  EXPECT_EQ(free_warm(other, a), Freed::yes);
+  EXPECT_EQ(free_warm(other, a), Freed::no) << "a second time";
+  EXPECT_EQ(cache_of(a).cached_bytes(), kPage);
+  region::Region& kept = *pool->memory().index.allocated_around(other);
+  for (const bool is_listed : {true, false}) {
+    if (!is_listed) small->ownership().leave(kept);
+    EXPECT_FALSE(small->ownership().record_use(kept, *b.timeline)) << "nobody's";
+    EXPECT_FALSE(small->ownership().end(kept)) << "nobody's";
+  }
+  EXPECT_TRUE(kept.owner.other_uses.empty());
+}
+
+// The cache is the same, so only the owner tells them apart.
+TEST_F(SmallParts, whole_pages_of_a_stream_that_is_gone_are_not_its_successors) {
+  const Caller first = make_caller();
+  StreamCache& cache = cache_of(first);
+  const DevicePtr page = take_page(first);
+  small->bounds().retire(*first.timeline);
+  const Caller second = make_caller();
+  ASSERT_EQ(&cache_of(second), &cache);
+  note_handle(second);
+  EXPECT_EQ(free_warm(page, second), Freed::no);
+  EXPECT_EQ(small->warm_calls().try_free_by_handle(page, handle_of(second)), Freed::no);
+  EXPECT_EQ(cache.cached_bytes(), 0u);
+}
+
+// If the call does not record it.
+TEST_F(SmallParts, the_call_after_a_free_that_is_worth_an_event_takes_the_lock) {
+  StreamCache& cache = cache_of(a);
+  std::vector<DevicePtr> pages;
+  for (int i = 0; i < 40; ++i) pages.push_back(take_page(a));
+  small->caches().want_events(b.timeline);
+  sim.advance_host_ns(pool::kSecondNs);
+  Freed freed = Freed::yes;
+  while (freed == Freed::yes && pages.size() > 1) {
+    EXPECT_FALSE(cache.events.is_due);
+    freed = free_warm(pages.back(), a);
+    pages.pop_back();
+  }
+  EXPECT_EQ(freed, Freed::yes_and_event_is_due);
+  EXPECT_TRUE(cache.events.is_due);
+  EXPECT_EQ(free_warm(pages.back(), a), Freed::no);
+  EXPECT_TRUE(is_null(small->warm_calls().try_allocate(client_of(cache, a), kPage)));
+}
+
 // It records the event that others want, of what they took; if they took nothing, calls stay warm.
 TEST_F(SmallParts, the_call_after_a_flush_takes_the_lock) {
   for (const bool has_cached : {true, false}) {
@@ -225,6 +281,41 @@ TEST_F(SmallParts, a_cache_without_a_stream_serves_another_once_it_is_empty) {
     }
     EXPECT_EQ(&cache_of(make_caller()), &cache);
   }
+}
+
+// --- streams that crowd
+
+struct SmallPartsOfACrowd : SmallPoolFixture<driver::RecordingDriver> {
+  SmallPartsOfACrowd() : SmallPoolFixture(4) {}
+};
+
+// Only those look whether the pool's lock is taken.
+TEST_F(SmallPartsOfACrowd, a_request_that_finds_nothing_is_alone_or_not_and_no_other) {
+  StreamCache& cache = cache_of(a);
+  const WarmCalls::FirstCache client = client_of(cache, a);
+  WarmCalls& calls = small->warm_calls();
+  add_free_segment(2, 0, a);
+  EXPECT_TRUE(is_null(calls.try_allocate(client, kPage))) << "it does not crowd";
+  small->warm_calls().heed(mutex);  // which this thread holds
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_FALSE(cache.crowding.is_crowded());
+    EXPECT_TRUE(is_null(calls.try_allocate(client, kPage)));
+  }
+  EXPECT_TRUE(cache.crowding.is_crowded());
+  Mutex free;
+  small->warm_calls().heed(free);
+  for (int i = 0; i < 100; ++i) {
+    const DevicePtr pages = calls.try_allocate(client, 2 * kPage);
+    ASSERT_FALSE(is_null(pages));
+    EXPECT_NE(calls.try_free(client, pages), Freed::no);
+    cache.wants_attention = false;
+  }
+  for (int i = 0; i < 64; ++i) {
+    EXPECT_TRUE(cache.crowding.is_crowded());
+    EXPECT_TRUE(is_null(calls.try_allocate(client, 3 * kPage)));
+  }
+  EXPECT_FALSE(cache.crowding.is_crowded());
+  EXPECT_TRUE(is_null(calls.try_allocate(client, kPage)));
 }
 
 // --- an observer of memory

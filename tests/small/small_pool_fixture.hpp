@@ -22,12 +22,13 @@ class SmallPoolFixture : public pool::PoolFixture<Between> {
   using Base = pool::PoolFixture<Between>;
   using Base::config, Base::driver, Base::lock, Base::pool, Base::request, Base::timelines;
 
-  SmallPoolFixture() {
+  // 0: streams cut pages of all sizes.
+  explicit SmallPoolFixture(std::uint32_t crowded_after = 0) {
     config.page_chunks = false;
     config.chunk_max = kPage;
     this->open();
     ServingOptions options;
-    options.crowded_after = 0;  // so that streams cut pages of all sizes
+    options.crowded_after = crowded_after;
     small = std::make_unique<SmallPool>(driver, *pool, timelines, options);
     EXPECT_TRUE(pool->prepare(lock).ok());
     small->prepare();

@@ -2,6 +2,7 @@
 // small: what is taken from caches for whom, and what those who ask are told, on a pool without a
 // context around it.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@ using Freed = WarmCalls::Freed;
 
 class TakingBack : public SmallPoolFixture<driver::RecordingDriver> {
  protected:
+  using SmallPoolFixture::SmallPoolFixture;
   // Leaves so many pages in the caller's cache.
   void keep_pages(std::size_t count, const Caller& caller) {
     StreamCache& cache = cache_of(caller);
@@ -106,6 +108,8 @@ TEST_F(TakingBack, pages_that_another_stream_is_done_with_are_one_and_half_of_th
       EXPECT_EQ(idle() - before, kPage);
       EXPECT_EQ(kept(thief), half * kPage);
       EXPECT_EQ(kept(victim), (count - 1 - half) * kPage);
+      small->flusher().flush(cache_of(victim));
+      EXPECT_EQ(small->flusher().steal(make_caller(), kPage), half > 0) << "nobody uses them";
       small->flusher().flush();
     }
 }
@@ -126,6 +130,117 @@ TEST_F(TakingBack, pages_are_stolen_from_among_spans_that_live) {
   EXPECT_EQ(kept(b) + idle() - before, 3 * kPage);
   const DevicePtr page = place(request(1), a).begin;
   EXPECT_TRUE(page == spans[1] || page == spans[2]);
+}
+
+// A timeline with a reference is not forgotten: one for each part that was cut for it.
+TEST_F(TakingBack,
+       pages_that_leave_a_segment_in_use_leave_their_stream_as_many_references_as_parts) {
+  const std::uint64_t before = a.timeline->references;
+  add_free_segment(4, 0, a);
+  EXPECT_EQ(a.timeline->references, before + 1);
+  std::vector<DevicePtr> spans;
+  for (int i = 0; i < 4; ++i) spans.push_back(take_part(kPage, a));
+  std::sort(spans.begin(), spans.end());
+  for (const std::size_t i : {1u, 2u}) EXPECT_EQ(free_warm(spans[i], a), Freed::yes);
+  small->flusher().flush();
+  EXPECT_EQ(small->cut_pages().segment_bytes(), 2 * kPage);
+  EXPECT_EQ(a.timeline->references, before + 2);
+  cache_of(a).wants_attention = false;
+  for (const std::size_t i : {0u, 3u}) EXPECT_NE(free_warm(spans[i], a), Freed::no);
+  small->flusher().flush();
+  EXPECT_EQ(small->cut_pages().segment_bytes(), 0u);
+  EXPECT_EQ(a.timeline->references, before);
+}
+
+// --- before more pages are cut
+
+TEST_F(TakingBack,
+       more_is_cut_at_once_unless_a_quarter_of_what_is_cut_is_idle_or_the_pool_has_none) {
+  struct Case {
+    std::size_t live;  // quarters of a page
+    bool has_pool, expected;
+  };
+  for (const auto& [live, has_pool, expected] :
+       {Case{4, true, true}, Case{4, false, false}, Case{3, true, true}, Case{3, false, false},
+        Case{2, true, false}, Case{1, true, false}}) {
+    SCOPED_TRACE(::testing::Message() << live << has_pool);
+    cache_of(a).wants_attention = false;
+    std::vector<DevicePtr> spans;
+    for (std::size_t i = 0; i < live; ++i) spans.push_back(take_part(kPage / 4, a));
+    ASSERT_EQ(small->cut_pages().bytes(), kPage);
+    while (pool->find(request(1), a)) {
+    }
+    if (has_pool) give_back(place(request(1), a).begin);
+    EXPECT_EQ(small->should_cut(request(1), a), expected);
+    for (const DevicePtr span : spans) EXPECT_NE(free_warm(span, a), Freed::no);
+    a.timeline->seal();
+    small->flusher().flush();
+    complete({a.timeline->id, a.timeline->numbers.last});
+    ASSERT_EQ(small->cut_pages().bytes(), 0u);
+  }
+}
+
+TEST_F(TakingBack, a_stream_that_crowds_gives_back_its_whole_pages_before_more_are_cut) {
+  keep_pages(3, a);
+  keep_pages(3, b);
+  EXPECT_TRUE(small->should_cut(request(1), a));
+  EXPECT_EQ(kept(a), 0u);
+  EXPECT_EQ(kept(b), 3 * kPage);
+  EXPECT_FALSE(small->should_cut(request(1), Caller{})) << "no stream's, which keeps none";
+}
+
+struct TakingBackWhereNoneCrowds : TakingBack {
+  TakingBackWhereNoneCrowds() : TakingBack(4) {}
+};
+
+TEST_F(TakingBackWhereNoneCrowds, a_stream_gives_back_one_piece_if_the_pool_has_none) {
+  keep_pages(3, a);
+  EXPECT_FALSE(small->should_cut(request(2), a)) << "no piece is as large";
+  EXPECT_EQ(kept(a), 3 * kPage);
+  EXPECT_FALSE(small->should_cut(request(1), b)) << "it is another stream's";
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(small->should_cut(request(1), a));
+    EXPECT_EQ(kept(a), 2 * kPage) << "the pool has one by then";
+  }
+}
+
+// Aligned to a power of two of pages.
+TEST_F(TakingBack, the_pages_of_a_request_are_as_many_as_its_span_needs) {
+  const Bytes alignment = pool->memory().page_alignment();
+  for (const auto& [bytes, pages, aligned] : {std::tuple{Bytes{1}, Bytes{1}, Bytes{1}},
+                                              {kPage - 1, 1, 1},
+                                              {kPage, 1, 1},
+                                              {kPage + 1, 2, 2},
+                                              {2 * kPage, 2, 2},
+                                              {2 * kPage + 1, 3, 4},
+                                              {3 * kPage, 3, 4},
+                                              {4 * kPage - 1, 4, 4}}) {
+    const pool::PageRequest asked = small->cut_pages().next_pages(bytes);
+    EXPECT_EQ(asked.size, pages * kPage) << bytes;
+    EXPECT_EQ(asked.alignment, aligned * alignment) << bytes;
+  }
+}
+
+// --- after a wait
+
+// What no stream allocated serves the next such call, what a stream did that is gone any.
+TEST_F(TakingBack, memory_whose_wait_is_over_stays_where_somebody_calls_for_it) {
+  for (const bool is_of_stream : {false, true})
+    for (const bool is_gone : {false, true}) {
+      if (is_gone && !is_of_stream) continue;
+      SCOPED_TRACE(::testing::Message() << is_of_stream << is_gone);
+      const Caller caller = is_of_stream ? make_caller() : Caller{};
+      const DevicePtr part = take_part(kPage, caller);
+      const time::StampPart use = b.timeline->next(0);
+      small->deallocate(*end(part), time::Stamp(use));
+      EXPECT_EQ(small->figures().pending_bytes(), kPage);
+      if (is_gone) small->bounds().retire(*caller.timeline);
+      b.timeline->seal();
+      complete(use);
+      EXPECT_EQ(small->figures().pending_bytes(), 0u);
+      EXPECT_EQ(small->cut_pages().segment_bytes(), is_gone ? 0 : kPage);
+      small->flusher().flush();
+    }
 }
 
 }  // namespace
