@@ -91,6 +91,33 @@ TEST_F(TakingBack, for_a_stream_comes_from_its_own_cache_and_that_of_no_stream_b
     }
 }
 
+// Less than a page of others is no help for whole pages, but for parts if it is a sixteenth.
+TEST_F(TakingBack, parts_that_others_keep_come_back_for_parts_alone) {
+  const DevicePtr live = take_part(100, b), freed = take_part(200 * kKiB, b);
+  EXPECT_NE(free_warm(freed, b), Freed::no);
+  const Bytes before = kept(b);
+  EXPECT_FALSE(small->flusher().flush_for_pages(a));
+  EXPECT_EQ(kept(b), before);
+  EXPECT_TRUE(small->flusher().flush_for_parts(a));
+  EXPECT_EQ(kept(b), 0u);
+  cache_of(b).wants_attention = false;
+  EXPECT_NE(free_warm(live, b), Freed::no);
+  EXPECT_FALSE(small->flusher().flush_for_parts(a)) << "a unit of a page";
+  EXPECT_EQ(kept(b), kUnit);
+}
+
+// Of sizes that caches serve, for a stream, and only where another one keeps something.
+TEST_F(TakingBack, the_pool_may_grow_instead_of_it) {
+  Flusher& flusher = small->flusher();
+  place(request(300), a);  // so that it may grow by so much early
+  keep_pages(1, a);
+  EXPECT_FALSE(flusher.may_grow_instead(request(1), a)) << "it is all its own";
+  keep_pages(1, b);
+  for (Bytes pages = 1; pages <= 6; ++pages)
+    EXPECT_EQ(flusher.may_grow_instead(request(pages), a), pages <= kMostPages) << pages;
+  EXPECT_FALSE(flusher.may_grow_instead(request(1), Caller{}));
+}
+
 // One goes to the pool, and half of the others to the stream that asked, if it is a stream.
 TEST_F(TakingBack, pages_that_another_stream_is_done_with_are_one_and_half_of_the_rest) {
   for (std::size_t count = 1; count <= 6; ++count)
