@@ -49,7 +49,10 @@ TEST(PageSizes, add_at_most_a_32nd_to_a_request) {
       EXPECT_TRUE(is_multiple(rounded, grain)) << bytes;
       EXPECT_EQ(sizes.rounded(rounded), rounded) << bytes;
       EXPECT_EQ(sizes.least_from(bytes).has_value(), bytes <= sizes.most()) << bytes;
-      if (bytes > sizes.most()) continue;
+      if (bytes > sizes.most()) {
+        EXPECT_EQ(rounded, round_up(bytes, grain)) << bytes << " beyond the sizes";
+        continue;
+      }
       EXPECT_LT(sizes.number_of(rounded), PageSizes::kCount);
       EXPECT_GE(sizes.number_of(rounded), last);
       last = sizes.number_of(rounded);

@@ -217,6 +217,7 @@ TEST(StreamsThatCrowd, found_the_lock_taken_four_times_more_often_than_not_until
     return stream.is_crowded();
   };
   EXPECT_FALSE(come(false, 200));
+  EXPECT_EQ(stream.alone, small::kAlone) << "counted no further, so that it never begins anew";
   EXPECT_FALSE(come(true, 3));
   EXPECT_FALSE(come(false, 2));
   EXPECT_FALSE(come(true, 2)) << "three times more often";

@@ -96,6 +96,21 @@ TEST_F(SegmentInRun, grows_with_the_pages_behind_it) {
   EXPECT_EQ(segment.validate(), "");
 }
 
+// Whether the part of its growth that comes free is the longer or not.
+TEST_F(SegmentInRun, knows_its_longest_stretch_when_it_has_grown) {
+  take(segment, 28);
+  grow(kPageUnits);
+  EXPECT_EQ(segment.longest(), 100u);
+  EXPECT_EQ(segment.validate(), "");
+  segment.give(kPageUnits + 64, 64);
+  EXPECT_EQ(segment.longest(), 100u);
+  EXPECT_EQ(take(segment, 100).first, 28u);
+  EXPECT_EQ(segment.longest(), 64u);
+  grow(kPageUnits);
+  segment.give(2 * kPageUnits, kPageUnits);
+  EXPECT_EQ(segment.longest(), 64 + kPageUnits) << "side by side";
+}
+
 TEST_F(SegmentInRun, is_split_where_free_pages_begin_and_end) {
   grow(3 * kPageUnits);
   segment.give(kPageUnits, 3 * kPageUnits);

@@ -90,6 +90,7 @@ TEST(SlabShape, is_the_first_that_is_nearly_cut_or_as_large_as_may_be) {
     EXPECT_EQ(shape.index_of(8 * shape.block - 1), 7u);
     EXPECT_EQ(kShapes[c].units, shape.units);
     EXPECT_EQ(kShapes[c].blocks, shape.blocks);
+    EXPECT_EQ(kShapes[c].inverse, shape.inverse);
   }
 }
 

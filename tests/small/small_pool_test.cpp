@@ -1,80 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // small: what the room above asks its parts for, on a pool without a context around it.
-#include "small/small_pool.hpp"
-
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <chrono>
-#include <memory>
-#include <variant>
 #include <vector>
 
 #include "driver/recording.hpp"
-#include "pool/pool_fixture.hpp"
+#include "small/small_pool_fixture.hpp"
 #include "support/held.hpp"
 
 namespace vpmm::small {
 namespace {
 
-using pool::Caller;
-
-class SmallPoolTest : public pool::PoolFixture<driver::RecordingDriver> {
- protected:
-  SmallPoolTest() {
-    config.page_chunks = false;
-    config.chunk_max = kPage;
-    open();
-    ServingOptions options;
-    options.crowded_after = 0;  // so that streams cut pages of all sizes
-    small = std::make_unique<SmallPool>(driver, *pool, timelines, options);
-    EXPECT_TRUE(pool->prepare(lock).ok());
-    small->prepare();
-  }
-  ~SmallPoolTest() override { EXPECT_EQ(small->validate(), ""); }
-
-  StreamCache& cache_of(const Caller& caller) { return small->caches().of(caller); }
-  static WarmCalls::FirstCache client_of(StreamCache& cache, const Caller& caller) {
-    return {&cache, *caller.timeline->stream, caller.stream};
-  }
-  // New memory of the pool.
-  pool::Placed place(const pool::PageRequest& pages, const Caller& caller) {
-    if (const auto found = pool->find(pages, caller)) return *found;
-    const auto answer = pool->map(lock, pages, caller, pool::Effort::by_policy, 0);
-    EXPECT_TRUE(answer.ok());
-    return std::get<pool::Placed>(answer.value());
-  }
-  // Of a page that is cut where the stream has no room.
-  DevicePtr take_part(Bytes bytes, const Caller& caller) {
-    for (;;) {
-      if (const DevicePtr part = small->take(bytes, 0, caller); !is_null(part)) return part;
-      const pool::PageRequest pages = small->cut_pages().next_pages(bytes);
-      small->cut_pages().add(place(pages, caller), caller);
-    }
-  }
-  // A segment of so many pages that are free, and were freed last with that number.
-  void add_free_segment(Bytes pages, std::uint64_t number, const Caller& caller) {
-    CutPages& cut_pages = small->cut_pages();
-    cut_pages.add(place(cut_pages.next_pages(pages * kPage), caller), caller);
-    Segment* const segment = cut_pages.cut(cut_pages.find_pages(pages * kPage, caller), caller);
-    StreamCache& cache = cache_of(caller);
-    const CacheGuard guard(cache);
-    cache.segments.attach(segment, &cache, number);
-  }
-  // A page as a whole, which its stream may free without the pool's lock.
-  DevicePtr take_page(const Caller& caller) {
-    const DevicePtr page = place(request(1), caller).begin;
-    small->ownership().enlist(*pool->memory().index.allocated_around(page), kPage,
-                              cache_of(caller));
-    return page;
-  }
-  WarmCalls::Freed free_warm(DevicePtr ptr, const Caller& caller) {
-    return small->warm_calls().try_free(client_of(cache_of(caller), caller), ptr);
-  }
-  Bytes idle() { return pool->memory().idle_bytes() + small->cut_pages().free_bytes(); }
-
-  std::unique_ptr<SmallPool> small;
-};
+class SmallPoolTest : public SmallPoolFixture<driver::RecordingDriver> {};
 
 TEST_F(SmallPoolTest,
        a_stream_is_idle_while_it_calls_for_nothing_and_gives_back_at_the_eighth_look) {
