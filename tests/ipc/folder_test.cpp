@@ -471,6 +471,57 @@ TEST_F(IpcChangedFolder, serves_importers_that_reached_the_old_socket_since_a_lo
   EXPECT_EQ(answer.words[1], static_cast<std::uint64_t>(ipc::MessageKind::granted));
 }
 
+std::atomic<bool> is_held_in_actor{false};
+std::atomic<bool> may_admit_in_actor{false};
+
+// In the exporter's thread, which asks who has connected, without a lock.
+void hold_the_thread() {
+  is_held_in_actor = true;
+  const auto give_up = soon();
+  while (!may_admit_in_actor && ipc::Clock::now() < give_up) std::this_thread::yield();
+}
+
+constexpr int kMostReplaced = 8;
+
+// The thread has looked at no other since the first was replaced.
+TEST_F(IpcChangedFolder, serves_importers_of_every_socket_that_was_replaced_and_replaces_no_more) {
+  Parcel parcel;
+  parcel.words[0] = first_.address;
+  parcel.say(socket_of_exporter());
+  const Parcel answer = exporter_->call(
+      [](Parcel& asked) {
+        const std::string path = asked.said();
+        const auto share = [&] {
+          asked.take(vpmm_ipc_export(reinterpret_cast<void*>(asked.words[0]), kMiB, &asked.handle));
+          return asked.status == VPMM_OK;
+        };
+        before_kernel_call(KernelCall::getsockopt, hold_the_thread);
+        std::vector<ipc::Channel> reached;
+        for (int i = 0; i <= kMostReplaced; ++i) {
+          Result<ipc::Channel> channel = ipc::connect_to(path, soon());
+          if (!channel) return asked.say(channel.error().message);
+          reached.push_back(std::move(channel).value());
+          const auto give_up = soon();
+          while (!is_held_in_actor && ipc::Clock::now() < give_up) std::this_thread::yield();
+          fs::remove(path);
+          if (i < kMostReplaced && !share()) return;
+        }
+        asked.words[2] = share() ? 0 : 1;
+        may_admit_in_actor = true;
+        for (ipc::Channel& channel : reached) {
+          static_cast<void>(
+              channel.send(open_message(asked.handle, 1), {}, soon()));  // or it is gone
+          const std::optional<ipc::Message> heard = next_from(channel);
+          asked.words[1] += heard && heard->kind == ipc::MessageKind::granted ? 1 : 0;
+        }
+      },
+      parcel);
+  expect_refused(answer, VPMM_ERROR_HOST_OUT_OF_MEMORY, "are not closed yet");
+  EXPECT_EQ(answer.words[1], kMostReplaced + 1u);
+  EXPECT_EQ(answer.words[2], 1u);
+  expect_reachable(2);
+}
+
 TEST_F(IpcChangedFolder, serves_every_pool_of_the_process_after_the_export_of_one) {
   fs::remove_all(shared_dir_);
   static vpmm_pool* of_its_own = nullptr;
