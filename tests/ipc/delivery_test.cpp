@@ -11,17 +11,15 @@
 #include <fstream>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 
-#include "base/race_window.hpp"
 #include "context/context.hpp"
 #include "driver/forwarding.hpp"
 #include "ipc/exporter.hpp"
+#include "ipc/gate.hpp"
 #include "ipc/kernel.hpp"
 #include "ipc/raw.hpp"
 #include "ipc/talker.hpp"
-#include "process/process_gate.hpp"
 #include "settings/config.hpp"
 
 namespace vpmm::ipc_test::delivery_test {
@@ -187,19 +185,6 @@ TEST(IpcExporterEnd, of_a_pool_whose_memory_nobody_opened_waits_for_nobody) {
   }));
 }
 
-std::atomic<bool> is_at_gate_in_actor{false};
-std::atomic<pid_t> past_gate_in_actor{0};  // the thread
-
-// In the exporter's thread: until the exit has begun.
-void wait_for_the_exit(const char* place) {
-  if (std::string_view(place) != "an entry counts, and has not looked at the gate again") return;
-  if (gettid() == getpid()) return;
-  is_at_gate_in_actor = true;
-  const auto give_up = soon();
-  while (!process::is_ending() && ipc::Clock::now() < give_up) usleep(1000);
-  past_gate_in_actor = gettid();
-}
-
 // Sleeps in the kernel, or is over.
 bool is_at_rest(pid_t thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
@@ -210,7 +195,7 @@ bool is_at_rest(pid_t thread) {
 
 void wait_until_the_answer_would_be_sent() {
   const auto give_up = soon();
-  while ((past_gate_in_actor == 0 || !is_at_rest(past_gate_in_actor)) &&
+  while ((thread_past_gate() == 0 || !is_at_rest(thread_past_gate())) &&
          ipc::Clock::now() < give_up)
     usleep(1000);
 }
@@ -225,14 +210,9 @@ TEST(IpcExporterEnd, of_the_process_answers_nobody_from_its_begin_on) {
   EXPECT_EQ(next_from(channel)->kind, MessageKind::granted);
   EXPECT_EQ(next_from(channel)->kind, MessageKind::batch);
   send_by_hand(channel, message_of(MessageKind::received, 1, 1));
-  exporter.call([](Parcel&) { race_window.store(wait_for_the_exit); });
+  hold_thread_at_gate(exporter);
   send_by_hand(channel, open_message(shared.handle, 2));
-  const Parcel asked = exporter.call([](Parcel& parcel) {
-    const auto give_up = soon();
-    while (!is_at_gate_in_actor && ipc::Clock::now() < give_up) usleep(1000);
-    parcel.words[0] = is_at_gate_in_actor ? 1 : 0;
-  });
-  EXPECT_EQ(asked.words[0], 1U);
+  expect_thread_at_gate(exporter);
   exporter.exit();
   EXPECT_FALSE(next_from(channel).has_value());
 }

@@ -14,11 +14,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <thread>
 
-#include "base/race_window.hpp"
 #include "capi/pool.hpp"
+#include "ipc/gate.hpp"
 #include "ipc/kernel.hpp"
 #include "ipc/lingering.hpp"
 #include "ipc/memory.hpp"
@@ -26,7 +25,6 @@
 #include "ipc/top.hpp"
 #include "ipc/top_answer.hpp"
 #include "ipc/top_socket.hpp"
-#include "process/process_gate.hpp"
 
 namespace vpmm::ipc_test::top_test {
 namespace {
@@ -492,30 +490,14 @@ TEST_F(IpcTop, without_host_memory_an_answer_fails_and_the_next_is_given) {
   EXPECT_EQ(ask(process)["pools"][0]["live_bytes"], kMiB);
 }
 
-std::atomic<bool> is_at_gate_in_actor{false};
-
-// In the thread that answers: until the exit has begun.
-void wait_for_the_exit(const char* place) {
-  if (std::string_view(place) != "an entry counts, and has not looked at the gate again") return;
-  if (gettid() == getpid()) return;
-  is_at_gate_in_actor = true;
-  const auto give_up = soon();
-  while (!process::is_ending() && ipc::Clock::now() < give_up) usleep(1000);
-}
-
 TEST_F(IpcTop, of_a_process_that_began_to_exit_tells_of_no_pool) {
   Process process(on());
   // Registered first, so it runs last: the answer is sent by then.
   process.call([](Parcel&) { std::atexit([] { usleep(2'000'000); }); });
   process.allocate(kMiB);
-  process.call([](Parcel&) { race_window.store(wait_for_the_exit); });
+  hold_thread_at_gate(process);
   const ipc::Channel channel = connect(process);
-  const Parcel asked = process.call([](Parcel& parcel) {
-    const auto give_up = soon();
-    while (!is_at_gate_in_actor && ipc::Clock::now() < give_up) usleep(1000);
-    parcel.words[0] = is_at_gate_in_actor;
-  });
-  EXPECT_EQ(asked.words[0], 1U);
+  expect_thread_at_gate(process);
   process.exit();
   const std::string text = heard_from(channel);
   const json answer = json::parse(text, nullptr, false);
