@@ -126,9 +126,11 @@ Channel::Sent Channel::try_send(const Message& message, const std::vector<Descri
     part->cmsg_level = SOL_SOCKET;
     part->cmsg_type = SCM_RIGHTS;
     part->cmsg_len = CMSG_LEN(sizeof(int) * files.size());
-    for (std::size_t i = 0; i < files.size(); ++i) {
-      const int file = files[i].get();
-      std::memcpy(CMSG_DATA(part) + i * sizeof file, &file, sizeof file);
+    unsigned char* at = CMSG_DATA(part);
+    for (const Descriptor& each : files) {
+      const int file = each.get();
+      std::memcpy(at, &file, sizeof file);
+      at += sizeof file;
     }
   }
   for (;;) {

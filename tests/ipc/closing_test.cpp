@@ -64,6 +64,10 @@ Result<void> wait_while_others_come(driver::Driver& driver, driver::DeviceOrdina
   Meanwhile& meanwhile = meanwhile_of_actor();
   if (++meanwhile.waits != 1) return {};
   ipc::Importer& importer = ipc::Importer::of_process();
+  for (int i = 0; i < 2; ++i) {  // other openings of it come and go
+    VPMM_TRY_ASSIGN(const DevicePtr other, importer.open(driver, meanwhile.handle, device));
+    VPMM_TRY(importer.close(other, ipc::wait_for_primary));
+  }
   VPMM_TRY_ASSIGN(const DevicePtr opened, importer.open(driver, meanwhile.handle, std::nullopt));
   if (meanwhile.uses_it) use_on_the_gpu(sim_of_actor(), opened, driver::kLegacyStream);
   return importer.close(opened, wait_while_others_come);

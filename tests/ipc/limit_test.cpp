@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <vector>
 
+#include "ipc/kernel.hpp"
 #include "ipc/raw.hpp"
 
 namespace vpmm::ipc_test::limit_test {
@@ -197,6 +199,14 @@ TEST_F(IpcNoDescriptors,
   EXPECT_GE(exporter.leased(), 4 * kMiB);
   stranger.close(opened);
   expect_leases_to_end(exporter);
+}
+
+TEST_F(IpcNoDescriptors, an_exporter_that_was_short_of_one_looks_again_without_an_event) {
+  Process exporter;
+  Process importer;
+  const Shared shared = exporter.allocate_shared(kMiB, kSeed);
+  expect_ok(exporter.call([](Parcel&) { fail_kernel_call(KernelCall::accept, EMFILE); }));
+  importer.expect(importer.open(shared.handle), kMiB, kSeed);
 }
 
 TEST_F(IpcNoDescriptors, a_first_export_without_descriptors_fails_and_the_next_one_works) {
