@@ -64,8 +64,12 @@ Result<void> wait_while_others_come(driver::Driver& driver, driver::DeviceOrdina
   Meanwhile& meanwhile = meanwhile_of_actor();
   if (++meanwhile.waits != 1) return {};
   ipc::Importer& importer = ipc::Importer::of_process();
-  for (int i = 0; i < 2; ++i) {  // other openings of it come and go
-    VPMM_TRY_ASSIGN(const DevicePtr other, importer.open(driver, meanwhile.handle, device));
+  VPMM_TRY_ASSIGN(ipc::Token part, ipc::decode(meanwhile.handle.token));
+  for (int i = 0; i < 2; ++i) {  // other memory comes and goes
+    part.size /= 2;
+    ipc::IpcHandle handle;
+    handle.token = ipc::encode(part);
+    VPMM_TRY_ASSIGN(const DevicePtr other, importer.open(driver, handle, std::nullopt));
     VPMM_TRY(importer.close(other, ipc::wait_for_primary));
   }
   VPMM_TRY_ASSIGN(const DevicePtr opened, importer.open(driver, meanwhile.handle, std::nullopt));
