@@ -567,9 +567,9 @@ VPMM_API vpmm_status vpmm_ipc_export_end(const vpmm_ipc_handle* handle);
  * once. Waits at most VPMM_IPC_TIMEOUT for each answer of the exporter.
  * VPMM_ERROR_INVALID_ARGUMENT: a damaged handle, or one of this process. VPMM_ERROR_NOT_SHARED: the
  * exporter is gone, does not answer or serves its maximum of processes, or the memory is freed.
- * VPMM_ERROR_UNSUPPORTED: `device` cannot access the memory; vpmm_ipc_open_staged can. After a
- * failure nothing stays mapped; the next opening or closing repeats what the driver refused to
- * undo. */
+ * VPMM_ERROR_UNSUPPORTED: `device` cannot access the memory; vpmm_ipc_open_staged can.
+ * VPMM_ERROR_SUSPENDED: the exporter has suspended the memory, and can resume it. After a failure
+ * nothing stays mapped; the next opening or closing repeats what the driver refused to undo. */
 VPMM_API vpmm_status vpmm_ipc_open(const vpmm_ipc_handle* handle, int device, void** ptr);
 /* Copies the memory into `pool`, on any device, through peer access or host memory. The caller owns
  * the copy and frees it. When the call returns, the copy is complete and the source is closed.

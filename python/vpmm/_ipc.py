@@ -236,7 +236,8 @@ class IpcHandle:
         Opening the memory again through another handle gives the same address. Waits for the exporter, VPMM_IPC_TIMEOUT
         at most. Raises vpmm.InvalidArgumentError if the handle is already open, was exported by this process or is
         damaged. Raises vpmm.Error if the exporter no longer exists or has freed the memory ("VPMM_ERROR_NOT_SHARED"),
-        or `device` cannot access it ("VPMM_ERROR_UNSUPPORTED"); open_staged() works in that case.
+        has suspended it ("VPMM_ERROR_SUSPENDED"), or `device` cannot access it ("VPMM_ERROR_UNSUPPORTED");
+        open_staged() works in that last case.
         """
         if self._export is not None:
             raise InvalidArgumentError(_FROM_HERE)

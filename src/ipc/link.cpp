@@ -18,7 +18,8 @@ constexpr int kMostPassedOver = 1024;  // more than a socket holds; an endless t
 // Reads a vpmm_status number, from another process that may be newer.
 ErrorCode code_of(const Message& refusal) {
   const auto code = static_cast<ErrorCode>(refusal.status);
-  return code == ErrorCode::invalid_argument || code == ErrorCode::unsupported
+  return code == ErrorCode::invalid_argument || code == ErrorCode::unsupported ||
+                 code == ErrorCode::suspended
              ? code
              : ErrorCode::not_shared;
 }

@@ -17,6 +17,7 @@
 
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
+#include "base/race_window.hpp"
 #include "process/neighbours.hpp"
 #include "process/recordings.hpp"
 
@@ -131,12 +132,18 @@ void after_fork_in_child() noexcept {
 [[maybe_unused]] const int kForkHandlers =
     pthread_atfork(before_fork, after_fork, after_fork_in_child);
 
-// Runs at the first call of the process, before its work. A second thread does not wait for it.
+// Runs at the first call of the process, before its work. First calls of other threads wait, or one
+// of them could return, and its thread exit, while nothing closes the gate yet.
 void register_once() noexcept {
-  if (was_entered.exchange(true)) return;
+  {
+    const MutexLock lock(registering);
+    if (was_entered.load(std::memory_order_relaxed)) return;
+    VPMM_RACE_WINDOW("exit is to close the gate");
+    std::atexit(close_for_exit);
+    was_entered.store(true);
+  }
   if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0) == 0)
     has_membarrier.store(true);
-  close_gate_at_exit();
 }
 
 }  // namespace

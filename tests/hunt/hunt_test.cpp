@@ -144,6 +144,20 @@ TEST_F(Hunt, a_program_that_asks_runs_alike_each_time) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(calls(), first);
 }
 
+// The first of these seeds that are a multiple of 7 have a process that imports. Several programs
+// of one process use one importer, or the next after a kill.
+TEST_F(Hunt, programs_with_another_process_run_alike_each_time) {
+  const auto operations = [&] {
+    const std::string text = hunt("--first 7 --step 7 --programs 12 --jobs 1" + out()).text;
+    EXPECT_THAT(text, HasSubstr("findings: 0"));
+    const std::size_t begin = text.find("operations: ");
+    return text.substr(begin, text.find("events in", begin) - begin);
+  };
+  const std::string first = operations();
+  EXPECT_THAT(first, HasSubstr("KillImporter "));
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(operations(), first);
+}
+
 TEST_F(Hunt, crashes_and_hangs_are_found_and_named) {
   for (const auto& [defect, words] :
        {std::pair{"crashes", "signal 6"}, std::pair{"hangs --patience 0.3", "hang"}}) {

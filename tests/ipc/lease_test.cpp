@@ -277,5 +277,34 @@ TEST(IpcLease, ending_the_export_of_live_memory_changes_nothing_for_the_others) 
   expect_refused(importer.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED, "freed");
 }
 
+// Its export has ended and nobody has it open, so it may be suspended.
+TEST(IpcLease, an_opening_of_suspended_memory_says_so_and_works_after_the_resume) {
+  Process exporter;
+  Process importer;
+  const Parcel made = exporter.call([](Parcel& parcel) {
+    vpmm_pool* const pool = pool_of_actor();
+    vpmm_request request{};
+    request.size = sizeof request;
+    request.bytes = 3 * kMiB;
+    request.tag = 1;
+    void* ptr = nullptr;
+    parcel.take(vpmm_tag_make_suspendable(pool, 1, VPMM_TAG_BACKUP));
+    if (parcel.status == VPMM_OK) parcel.take(vpmm_allocate_with(pool, &request, &ptr));
+    parcel.words[0] = reinterpret_cast<Address>(ptr);
+  });
+  expect_ok(made);
+  const Address address = made.words[0];
+  exporter.fill(address, 3 * kMiB, kSeed);
+  const vpmm_ipc_handle handle = exporter.share(address, 3 * kMiB);
+  exporter.end(handle);
+  expect_ok(exporter.call(
+      [](Parcel& parcel) { parcel.take(vpmm_suspend(pool_of_actor(), 1, 0, nullptr)); }));
+  expect_refused(importer.try_to_open(handle), VPMM_ERROR_SUSPENDED, "resume it");
+  expect_ok(exporter.call([](Parcel& parcel) { parcel.take(vpmm_resume(pool_of_actor(), 1, 0)); }));
+  const Address opened = importer.open(handle);
+  importer.expect(opened, 3 * kMiB, kSeed);
+  importer.close(opened);
+}
+
 }  // namespace
 }  // namespace vpmm::ipc_test::lease_test

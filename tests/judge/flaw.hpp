@@ -32,6 +32,8 @@ class Flaw {
                                   driver::StreamHandle stream) {
     return pool.record_use(ptr, stream);
   }
+  // After a lease of another process.
+  virtual void leased(context::Context& /*pool*/, context::ShareId /*share*/) {}
   virtual observe::Statistics statistics(context::Context& pool) {
     return pool.reports().statistics();
   }

@@ -12,6 +12,7 @@
 #include "hunt/program/shrink.hpp"
 #include "judge/flaw.hpp"
 #include "property/dice.hpp"
+#include "property/world.hpp"
 
 namespace vpmm::judge {
 namespace {
@@ -109,6 +110,22 @@ class ForgetsGraphs final : public Flaw {
   }
 };
 
+// As if the exporter did not keep the leases of another process.
+class ForgetsLeases final : public Flaw {
+  void leased(context::Context& pool, context::ShareId share) override {
+    if (rarely_.now()) pool.sharing().end_lease(share, context::Holder::importer);
+  }
+  Rarely rarely_{3};
+};
+
+// As if the exporter did not notice that another process closes memory, or is dead.
+class KeepsLeases final : public Flaw {
+  void leased(context::Context& pool, context::ShareId share) override {
+    if (rarely_.now()) static_cast<void>(pool.sharing().lease(share, 0, 1));
+  }
+  Rarely rarely_{3};
+};
+
 // A flaw of the pools' driver.
 template <typename D>
 class OfDriver final : public Flaw {
@@ -144,14 +161,16 @@ class KeepsEvents final : public driver::ForwardingDriver {
 
 // Of the first program that finds the flaw, made small: the kind of its failure, and the number of
 // its operations.
+enum class Importer { stream, process };
 template <typename F>
-std::pair<std::string, std::size_t> found() {
+std::pair<std::string, std::size_t> found(Importer importer) {
   const hunt::Verdict verdict = [](const property::Program& program) {
     F flaw;
     return property::failure_of(program, {.operations_per_check = 1, .flaw = &flaw});
   };
   for (std::uint64_t seed = 1; seed <= kMostPrograms; ++seed) {
-    const property::Program program = property::Dice(seed).program_within(kOperations);
+    property::Program program = property::Dice(seed).program_within(kOperations);
+    if (importer == Importer::process) property::add_importer(program, seed);
     const std::string failure = verdict(program);
     if (failure.empty()) continue;
     const property::Program few = hunt::shrunk(program, failure, verdict, kMostRuns);
@@ -161,8 +180,9 @@ std::pair<std::string, std::size_t> found() {
 }
 
 template <typename F>
-void expect_found(const std::string& kind, std::size_t most_operations) {
-  const auto [failure, operations] = found<F>();
+void expect_found(const std::string& kind, std::size_t most_operations,
+                  Importer importer = Importer::stream) {
+  const auto [failure, operations] = found<F>(importer);
   EXPECT_EQ(failure, kind);
   EXPECT_LE(operations, most_operations);
 }
@@ -190,6 +210,41 @@ TEST(JudgeOfFlaws, memory_of_a_graph_that_is_handed_out_is_found) {
 TEST(JudgeOfFlaws, a_byte_too_many_is_found) { expect_found<Miscounts>("figures", 2); }
 
 TEST(JudgeOfFlaws, memory_beyond_the_limit_is_found) { expect_found<MapsTooMuch>("figures", 12); }
+
+TEST(JudgeOfFlaws, a_lease_that_is_not_kept_is_found) {
+  expect_found<ForgetsLeases>("hazard", 8, Importer::process);
+}
+
+TEST(JudgeOfFlaws, a_lease_that_is_never_given_back_is_found) {
+  expect_found<KeepsLeases>("leased", 8, Importer::process);
+}
+
+// What the other process meets in some programs, and that a program without its importer still
+// runs.
+TEST(JudgeOfImporters, openings_refusals_and_kills_come_to_pass) {
+  std::uint64_t leases = 0, ends = 0, kills = 0, refusals = 0;
+  for (std::uint64_t seed = 1; seed <= kMostPrograms; ++seed) {
+    property::Program program = property::Dice(seed).program_within(kOperations);
+    property::add_importer(program, seed);
+    property::World world(program.scene);
+    world.run(program.operations);
+    world.finish();
+    EXPECT_EQ(world.failure(), "") << "seed " << seed;
+    const auto done = [&](const property::Operation& each) {
+      return world.figures().done[each.index()];
+    };
+    leases += done(property::Lease{});
+    ends += done(property::EndLease{});
+    kills += done(property::KillImporter{});
+    refusals += world.figures().unleased;
+    program.scene.has_importer = false;
+    EXPECT_EQ(property::failure_of(program, {}), "") << "seed " << seed;
+  }
+  EXPECT_GT(leases, 500u);
+  EXPECT_GT(ends, 500u);
+  EXPECT_GT(kills, 50u);
+  EXPECT_GT(refusals, 50u);
+}
 
 TEST(JudgeOfFlaws, a_wait_that_is_left_out_is_found) {
   expect_found<OfDriver<WaitsForNothing>>("hazard", 30);

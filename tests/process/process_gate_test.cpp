@@ -453,6 +453,28 @@ TEST_F(ProcessGateDeathTest, exit_waits_for_a_call_though_the_kernel_puts_no_fen
       testing::ExitedWithCode(57), "");
 }
 
+// Otherwise the second thread would go on to its exit while nothing closes the gate yet.
+TEST_F(ProcessGateDeathTest, a_first_call_waits_until_exit_is_to_close_the_gate) {
+  EXPECT_EXIT(
+      {
+        static std::atomic<bool> is_in_window{false};
+        static std::atomic<bool> has_passed{false};
+        std::atexit([] { _exit(is_ending() ? 60 : 1); });
+        race_window = [](const char* name) {
+          if (std::string(name) != "exit is to close the gate") return;
+          is_in_window = true;
+          for (int i = 0; i < 200 && !has_passed; ++i)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        };
+        std::thread([] { const GateEntry entry; }).detach();
+        while (!is_in_window) std::this_thread::yield();
+        { const GateEntry entry; }
+        has_passed = true;
+        std::exit(0);
+      },
+      testing::ExitedWithCode(60), "");
+}
+
 // A child that was forked within a registration never ends its exit, as its lock stays taken.
 TEST_F(ProcessGateDeathTest, a_fork_waits_for_a_handler_that_is_being_registered) {
   EXPECT_EXIT(

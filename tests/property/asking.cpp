@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/mutex.hpp"
 #include "ipc/channel.hpp"
 #include "ipc/top_socket.hpp"
 #include "property/world.hpp"
@@ -24,11 +25,24 @@ namespace {
 constexpr std::chrono::seconds kPatience{5};
 constexpr std::size_t kMostText = std::size_t{1} << 18;
 
-// The pools that the socket tells of, while a program asks.
-std::function<void(const std::function<void(context::Context&)>&)> pools_to_tell;
+using Visit = std::function<void(context::Context&)>;
 
-void for_each_told_pool(const std::function<void(context::Context&)>& visit) {
-  if (pools_to_tell) pools_to_tell(visit);
+// The pools that the socket tells of, while a program asks. An exporter of this process that starts
+// connects, too, to see which sockets are in use.
+Mutex telling;
+std::function<void(const Visit&)> pools_to_tell;
+bool has_told_nobody = false;
+
+void for_each_told_pool(const Visit& visit) {
+  const MutexLock lock(telling);
+  pools_to_tell ? pools_to_tell(visit) : static_cast<void>(has_told_nobody = true);
+}
+
+// Returns whether no pools were told since the last call.
+bool tell(std::function<void(const Visit&)> pools) {
+  const MutexLock lock(telling);
+  pools_to_tell = std::move(pools);
+  return std::exchange(has_told_nobody, false);
 }
 
 Result<std::string> path_of_socket() {
@@ -58,17 +72,18 @@ void World::operator()(const Ask& /*o*/) {
   static std::uint64_t last_age_ns = 0;
   acted_ = true;
   say("/* `vpmm top` asks */");
-  pools_to_tell = [this](const auto& visit) {
+  const bool was_asked_by_exporter = tell([this](const Visit& visit) {
     for (const Device& each : devices_) visit(*each.pool);
-  };
+  });
   ipc::answer_top({for_each_told_pool, "hunt"});
   const Result<std::string> text = answer();
-  pools_to_tell = nullptr;
+  tell(nullptr);
   if (!text) return fail("top: " + text.error().message);
   const nlohmann::json told = nlohmann::json::parse(text.value(), nullptr, false);
   if (!told.is_object()) return fail("top: the answer is no object: " + text.value());
   const auto age_ns = told.at("age_ns").get<std::uint64_t>();
-  const bool is_told_again = last_age_ns == age_ns;
+  const bool is_told_again =
+      last_age_ns == age_ns || (was_asked_by_exporter && told.at("pools").empty());
   last_age_ns = age_ns;
   if (is_told_again) {
     // A new answer calls the driver, and real time decides which answers are new. With the same

@@ -17,11 +17,6 @@ constexpr std::array kSticky = {CuResult::illegal_address, CuResult::launch_fail
 constexpr Bytes kLittle = 64;
 constexpr Bytes kMuch = 24 * kMiB;
 
-template <typename T>
-std::optional<Error> error_of(const Result<T>& result) {
-  return result ? std::nullopt : std::optional(result.error());
-}
-
 }  // namespace
 
 // Every kind that may be refused, with right arguments.
@@ -131,8 +126,7 @@ void World::finish_broken() {
       if (stream.bound != nullptr) say("vpmm_stream_unbind(b[{}]);", stream.key);
       stream.bound.reset();
     }
-    say("stage_pool_close(pool[{}]);", &each - devices_.data());
-    each.pool.reset();
+    close_pool(number_of(each));
   }
 }
 

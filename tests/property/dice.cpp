@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace vpmm::property {
 
@@ -331,6 +332,27 @@ Operation Dice::rare() {
     case 14: return Bind{any(), any()};
     case 15: return FreeTwice{any(), any()};
     default: return Step{below(30)};
+  }
+}
+
+void add_importer(Program& program, std::uint64_t seed) {
+  constexpr std::uint64_t kOneIn = 12;  // operations
+  std::mt19937_64 random(seed);
+  const auto any = [&random] { return random() % (1 << 16); };
+  const auto exchange = [&]() -> Operation {
+    const std::uint64_t what = random() % 32;
+    if (what < 8) return Share{any(), any(), any()};
+    if (what < 17) return Lease{any(), any(), any()};
+    if (what < 20) return ReadLease{any(), any()};
+    if (what < 25) return EndLease{any(), any(), context::Holder::handle};
+    if (what < 31) return EndLease{any(), any(), context::Holder::importer};
+    return KillImporter{any(), any(), random() % 2 == 0};
+  };
+  program.scene.has_importer = true;
+  const std::vector<Operation> operations = std::exchange(program.operations, {});
+  for (const Operation& each : operations) {
+    if (random() % kOneIn == 0) program.operations.push_back(exchange());
+    program.operations.push_back(each);
   }
 }
 

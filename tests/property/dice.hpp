@@ -110,4 +110,8 @@ class Dice {
   bool resets_ = true;
 };
 
+// Gives the program a process that imports, with operations of it in between. The rest of the
+// program stays what it is.
+void add_importer(Program& program, std::uint64_t seed);
+
 }  // namespace vpmm::property

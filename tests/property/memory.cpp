@@ -19,12 +19,6 @@ namespace {
 
 constexpr std::size_t kMostFreed = 32;
 
-// First, middle and last byte: all of a large allocation would fill the memory of the host.
-std::array<std::uint8_t*, 3> samples(DevicePtr begin, Bytes bytes) {
-  auto* first = reinterpret_cast<std::uint8_t*>(to_integer(begin));
-  return {first, first + bytes / 2, first + bytes - 1};
-}
-
 driver::sim::Kernel kernel_on(AddressRange range, MemoryAccess::Kind kind) {
   driver::sim::Kernel kernel;
   kernel.name = kind == MemoryAccess::Kind::write ? "writer" : "reader";
@@ -34,6 +28,11 @@ driver::sim::Kernel kernel_on(AddressRange range, MemoryAccess::Kind kind) {
 }
 
 }  // namespace
+
+std::array<std::uint8_t*, 3> samples(DevicePtr begin, Bytes bytes) {
+  auto* first = reinterpret_cast<std::uint8_t*>(to_integer(begin));
+  return {first, first + bytes / 2, first + bytes - 1};
+}
 
 // --- allocating
 

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -191,6 +192,11 @@ void World::operator()(const Exit& /*o*/) {
 
 void World::check_after_exit() {
   if (!refuses_after_the_end()) fail("exit: calls of an exit handler reach the pool");
+  const bool is_any_open = std::any_of(shared_.begin(), shared_.end(), [](const Shared& shared) {
+    return !shared.importers.empty();
+  });
+  // A process that has memory open asks through its connection, and waits for an answer.
+  if (scene_.has_importer && !is_any_open) check_that_nothing_opens();
 }
 
 }  // namespace vpmm::property

@@ -104,6 +104,9 @@ struct Printer {
   std::string operator()(const EndLease& o) const {
     return fmt::format("EndLease{{{}, {}, {}}}", o.share, o.importer, code(o.holder));
   }
+  std::string operator()(const KillImporter& o) const {
+    return fmt::format("KillImporter{{{}, {}, {}}}", o.share, o.handle, o.is_opening);
+  }
   std::string operator()(const SetPeerAccess& o) const {
     return fmt::format("SetPeerAccess{{{}, {}}}", o.device, o.peer);
   }

@@ -117,7 +117,7 @@ struct Share {  // for another process: one handle more
 };
 struct Lease {  // an importer more, also of what is not shared any more: that is refused
   std::uint64_t share = 0;
-  std::uint64_t begin = 0;
+  std::uint64_t begin = 0;  // with a process as importer: number of the handle, perhaps ended
   std::uint64_t size = 0;
 };
 struct ReadLease {  // by another process
@@ -128,6 +128,11 @@ struct EndLease {  // or what is none, or not any more
   std::uint64_t share = 0;
   std::uint64_t importer = 0;
   context::Holder holder = context::Holder::handle;
+};
+struct KillImporter {  // the process, with all that it has open; another begins
+  std::uint64_t share = 0;
+  std::uint64_t handle = 0;
+  bool is_opening = false;  // this memory, when it is killed
 };
 struct SetPeerAccess {
   std::uint64_t device = 0;
@@ -269,10 +274,11 @@ using Operation =
     std::variant<Allocate, AllocateMany, Write, Read, ReadElsewhere, Move, Free, FreeElsewhere,
                  FreeMany, FreeAnyStream, FreeWrongly, FreeTwice, Bind, Spin, Order, ReplaceStream,
                  BeginCapture, EndCapture, Launch, DestroyGraph, Share, Lease, ReadLease, EndLease,
-                 SetPeerAccess, ReadOnPeer, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step,
-                 AllocateTagged, Suspend, Resume, Reset, Fault, Record, Listen, CallBack, Hook,
-                 MakeArena, AllocateInArena, PinArena, TrimArena, ReleaseArena, AllocateSpecial,
-                 TryAllocate, TryFree, OthersUse, DeferCleanup, Turn, Ask, Fork, Break, Exit>;
+                 KillImporter, SetPeerAccess, ReadOnPeer, Trim, Preallocate, SetCapacity,
+                 Synchronize, Pass, Step, AllocateTagged, Suspend, Resume, Reset, Fault, Record,
+                 Listen, CallBack, Hook, MakeArena, AllocateInArena, PinArena, TrimArena,
+                 ReleaseArena, AllocateSpecial, TryAllocate, TryFree, OthersUse, DeferCleanup, Turn,
+                 Ask, Fork, Break, Exit>;
 
 std::string to_code(const Operation& operation);  // "Free{3}"
 std::string name_of(std::size_t kind);            // of an alternative of Operation: "Free"

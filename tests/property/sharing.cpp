@@ -3,12 +3,13 @@
 //
 // The other process is a stream that the pool never hears of. It reads what it has leased, also
 // after the exporter's free; the samples in there and the simulator's hazard checker tell whether
-// anybody took the memory away from it.
+// anybody took the memory away from it. In scenes with an importer a process opens the memory, too.
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "driver/context_scope.hpp"
+#include "property/other_process.hpp"
 #include "property/world.hpp"
 
 namespace vpmm::property {
@@ -88,7 +89,10 @@ void World::operator()(const Share& o) {
   const AddressRange part = part_of(whole, o.begin, o.size);
   say("/* another process gets a handle of {} bytes at {} of p[{}] */", part.size,
       part.begin - whole.begin, allocation->number);
-  const auto result = call(Bears::nothing, [&] { return at.pool->sharing().share(part); });
+  ipc::IpcHandle handle;
+  const auto result = call(Bears::nothing, [&] {
+    return scene_.has_importer ? export_part(at, part, handle) : at.pool->sharing().share(part);
+  });
   // A fault may have said that nothing can be exported, which the pool remembers.
   const bool may_be_drivers =
       had_faults_ || !has_pool() || (has_drivers_pool() && allocation->bytes < page());
@@ -117,6 +121,7 @@ void World::operator()(const Share& o) {
   }
   if (shared->id != result.value().share) return fail("one allocation has two numbers");
   ++shared->handles;
+  if (scene_.has_importer) shared->exports.push_back({handle});
   const Stream* const home = work_stream(*allocation);
   if (home != nullptr && !allocation->capture && allocation->content) {
     make_current(allocation->device);
@@ -141,81 +146,107 @@ void World::read(const Shared& shared, AddressRange part) {
   read(whole, used, *shared.content, other_process(devices_[shared.device]).handle);
 }
 
+void World::wait_for_other_process(std::size_t number) {
+  if (is_broken_) return;
+  const driver::RelaxedCaptureScope relaxed(sim_);
+  make_current(number);
+  expect(sim_.stream_synchronize(other_process(devices_[number]).handle),
+         "the other process waits");
+}
+
+// Whether a part is leased. A refusal that nothing explains is a failure.
+bool World::is_leased(Shared& shared, AddressRange part, const std::optional<Error>& refusal) {
+  const auto is = [&](ErrorCode code) { return refusal && refusal->code == code; };
+  const bool may_be_over = shared.freed != Shared::Freed::no && shared.handles == 0;
+  const bool is_asleep =
+      shared.freed != Shared::Freed::yes && devices_[shared.device].asleep.contains(shared.tag);
+  if ((is(ErrorCode::not_shared) && may_be_over) ||
+      (is(ErrorCode::invalid_argument) && part.empty()) ||
+      (is(ErrorCode::suspended) && is_asleep)) {
+    if (is(ErrorCode::not_shared)) shared.freed = Shared::Freed::yes;
+    ++figures_.unleased;
+    return false;
+  }
+  if (refusal) return fail("lease: " + refusal->message), false;
+  if (may_be_over && shared.freed == Shared::Freed::yes)
+    return fail("a lease of what was freed and has no handle"), false;
+  if (is_asleep && shared.freed == Shared::Freed::no)
+    return fail("suspended memory is leased"), false;
+  // The pool has not carried the free out, and keeps the memory when it does.
+  if (shared.freed == Shared::Freed::deferred) reference(shared.device).keep(shared.number);
+  return true;
+}
+
 void World::operator()(const Lease& o) {
   if (shared_.empty()) return;
   Shared& shared = shared_[o.share % shared_.size()];
-  const AddressRange part = part_of(shared.range, o.begin, o.size);
-  say("/* another process maps {} bytes at {:#x} */", part.size, to_integer(part.begin));
-  const auto result = call(Bears::nothing, [&] {
-    return devices_[shared.device].pool->sharing().lease(shared.id, part.begin - shared.range.begin,
-                                                         part.size);
-  });
-  const bool is_over = shared.freed == Shared::Freed::yes && shared.handles == 0;
-  const bool may_be_over = shared.freed != Shared::Freed::no && shared.handles == 0;
-  if (!result && result.error().code == ErrorCode::not_shared && may_be_over) {
-    shared.freed = Shared::Freed::yes;
-    return;
+  Importer importer{part_of(shared.range, o.begin, o.size)};
+  if (scene_.has_importer) {
+    const Export& of = shared.exports[o.begin % shared.exports.size()];
+    if (is_open_there(shared, of)) return;
+    const auto imported = call(Bears::nothing, [&] { return import(shared, of, importer); });
+    settle_exporter();
+    if (!is_leased(shared, importer.part, error_of(imported))) return;
+  } else {
+    const AddressRange part = importer.part;
+    say("/* another process maps {} bytes at {:#x} */", part.size, to_integer(part.begin));
+    const auto result = call(Bears::nothing, [&] {
+      return devices_[shared.device].pool->sharing().lease(
+          shared.id, part.begin - shared.range.begin, part.size);
+    });
+    if (!is_leased(shared, part, error_of(result))) return;
+    DevicePtr at = part.begin - result.value().offset;
+    for (const auto& chunk : result.value().chunks) {
+      if (shared.chunks.try_emplace(at, chunk.handle).first->second != chunk.handle)
+        fail("a chunk of shared memory is another one than before");
+      at = at + chunk.size;
+    }
+    if (part.empty() || at < part.end()) return fail("a lease without all of its chunks");
   }
-  if (is_over) return fail("a lease of what was freed and has no handle");
-  if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
-  const bool is_asleep = devices_[shared.device].asleep.contains(shared.tag);
-  if (is_asleep && shared.freed == Shared::Freed::deferred && !result &&
-      result.error().code == ErrorCode::suspended)
-    return;
-  if (is_asleep && shared.freed == Shared::Freed::no) {
-    if (result || result.error().code != ErrorCode::suspended)
-      fail("suspended memory is leased: " + (result ? "done" : result.error().message));
-    return;
-  }
-  if (!result) return fail("lease: " + result.error().message);
-  DevicePtr at = part.begin - result.value().offset;
-  for (const auto& chunk : result.value().chunks) {
-    if (shared.chunks.try_emplace(at, chunk.handle).first->second != chunk.handle)
-      fail("a chunk of shared memory is another one than before");
-    at = at + chunk.size;
-  }
-  if (part.empty() || at < part.end()) return fail("a lease without all of its chunks");
-  shared.importers.push_back(part);
-  // The pool has not carried the free out, and keeps the memory when it does.
-  if (shared.freed == Shared::Freed::deferred) reference(shared.device).keep(shared.number);
-  read(shared, part);
+  shared.importers.push_back(importer);
+  flaw_.leased(*devices_[shared.device].pool, shared.id);
+  read(shared, importer.part);
 }
 
 void World::operator()(const ReadLease& o) {
   if (shared_.empty()) return;
   const Shared& shared = shared_[o.share % shared_.size()];
-  if (!shared.importers.empty())
-    read(shared, shared.importers[o.importer % shared.importers.size()]);
+  if (shared.importers.empty()) return;
+  const Importer& importer = shared.importers[o.importer % shared.importers.size()];
+  read(shared, importer.part);
+  if (scene_.has_importer) read_there(shared, importer);
 }
 
 // An importer is done with the memory when it says so, whatever captures here.
 void World::operator()(const EndLease& o) {
   if (shared_.empty()) return;
   Shared& shared = shared_[o.share % shared_.size()];
-  Device& at = devices_[shared.device];
+  say("/* another process ends its hold of {:#x} */", to_integer(shared.range.begin));
+  acted_ = true;
   if (o.holder == Holder::importer && !shared.importers.empty()) {
     const auto importer = shared.importers.begin() +
                           static_cast<std::ptrdiff_t>(o.importer % shared.importers.size());
-    read(shared, *importer);
-    if (!is_broken_) {
-      const driver::RelaxedCaptureScope relaxed(sim_);
-      make_current(shared.device);
-      expect(sim_.stream_synchronize(other_process(at).handle), "the other process waits");
-    }
+    read(shared, importer->part);
+    wait_for_other_process(shared.device);
+    if (scene_.has_importer)
+      expect(OtherProcess::instance().close(importer->there), "the other process closes");
     shared.importers.erase(importer);
-  } else if (o.holder == Holder::handle && shared.handles > 0) {
+  } else if (o.holder == Holder::handle && shared.handles > 0 && !scene_.has_importer) {
     --shared.handles;
   }
-  say("/* another process ends its hold of {:#x} */", to_integer(shared.range.begin));
-  acted_ = true;
-  at.pool->sharing().end_lease(shared.id, o.holder);
+  if (!scene_.has_importer)
+    devices_[shared.device].pool->sharing().end_lease(shared.id, o.holder);
+  else if (o.holder == Holder::handle)
+    end_export(shared, o.importer);
+  settle_exporter();
   if (!shared.is_held()) reference(shared.device).end_keeping(shared.number);
 }
 
 // Those of one in `one_in` allocations.
 void World::end_leases(std::size_t one_in) {
   for (std::size_t i = 0; i < shared_.size(); i += one_in) {
-    while (shared_[i].handles > 0 && failure_.empty()) (*this)(EndLease{i, 0, Holder::handle});
+    for (std::uint64_t number = 0; shared_[i].handles > 0 && failure_.empty(); ++number)
+      (*this)(EndLease{i, number, Holder::handle});
     while (!shared_[i].importers.empty() && failure_.empty())
       (*this)(EndLease{i, 0, Holder::importer});
   }

@@ -10,6 +10,8 @@
 #include <array>
 #include <span>
 
+#include "ipc/exporter.hpp"
+#include "property/other_process.hpp"
 #include "support/watchdog.hpp"
 
 namespace vpmm::property {
@@ -102,6 +104,7 @@ std::string to_code(const Scene& scene) {
   if (scene.streams != Scene{}.streams) code += fmt::format("scene.streams = {};\n", scene.streams);
   if (scene.pools_share_gpu) code += "scene.pools_share_gpu = true;\n";
   if (scene.listens) code += "scene.listens = true;\n";
+  if (scene.has_importer) code += "scene.has_importer = true;\n";
   if (config.ipc_isolate) code += "scene.config.ipc_isolate = true;\n";
   if (scene.frees_when_short) code += "scene.frees_when_short = true;\n";
   return code;
@@ -115,6 +118,7 @@ World::World(const Scene& scene, const Watch& watch)
       devices_(scene.pools_share_gpu ? 2 : static_cast<std::size_t>(scene.sim.device_count)),
       current_(scene.threads) {
   if (watch_.script != nullptr) watch_.script->begin(scene_);
+  if (scene_.has_importer) OtherProcess::instance().start();
   expect(sim_.init(), "init");
   for (int gpu = 0; gpu < scene.sim.device_count; ++gpu)
     references_.emplace_back(terms_of(scene), scene.pools_share_gpu ? 2 : 1, scene.sim.capacity,
@@ -142,6 +146,7 @@ World::World(const Scene& scene, const Watch& watch)
 }
 
 World::~World() {
+  if (scene_.has_importer) leave_importer();
   for (const Device& each : devices_)
     if (!each.recording.empty()) unlink(each.recording.c_str());
 }
@@ -210,6 +215,13 @@ void World::open(std::size_t number) {
   current() = number;
   expect(sim_.ctx_get_id(opened.context, opened.context_id), "get id");
   make_streams(opened);
+}
+
+void World::close_pool(std::size_t number) {
+  context::Context* const pool = devices_[number].pool.get();
+  say("stage_pool_close(pool[{}]);", number);
+  if (scene_.has_importer && pool != nullptr) ipc::Exporter::of_process().forget(*pool);
+  devices_[number].pool.reset();
 }
 
 void World::make_streams(Device& device) {
@@ -385,10 +397,13 @@ void World::operator()(const Fault& o) {
 
 // --- what must hold
 
-// Thread 0 makes captures.
+// Thread 0 makes captures, and processes, which end with their thread.
 std::size_t World::thread_of(const Operation& operation) const {
   if (turn_ == 0) return 0;
-  return std::holds_alternative<BeginCapture>(operation) || is_capturing_anywhere() ? 0 : turn_;
+  return std::holds_alternative<BeginCapture>(operation) ||
+                 std::holds_alternative<KillImporter>(operation) || is_capturing_anywhere()
+             ? 0
+             : turn_;
 }
 
 // Returns whether invariants are to be looked at.
@@ -471,11 +486,11 @@ void World::finish() {
       if (stream.bound != nullptr) say("vpmm_stream_unbind(b[{}]);", stream.key);
       stream.bound.reset();
     }
-    say("stage_pool_close(pool[{}]);", number);
-    devices_[number].pool.reset();
+    close_pool(number);
     driver::ContextId id{};
     expect(sim_.ctx_get_id(devices_[number].context, id), "the context after the pool");
   }
+  if (scene_.has_importer) check_that_nothing_opens();
   const driver::sim::Census left = sim_.census();
   if (failure_.empty() &&
       (left.chunks | left.mappings | left.reservations | left.pool_allocations | left.events) != 0)

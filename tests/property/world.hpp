@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -20,6 +21,7 @@
 #include "driver/faulting.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "fault/host_faults.hpp"
+#include "ipc/handle.hpp"
 #include "judge/flaw.hpp"
 #include "judge/reference.hpp"
 #include "property/operation.hpp"
@@ -38,15 +40,26 @@ struct Scene {
   std::size_t streams = 5;       // of each device, that are created
   bool pools_share_gpu = false;  // two of one device
   bool listens = false;          // to every request and free
+  // Memory is shared by the exporter of this process with another process, over the socket.
+  bool has_importer = false;
 };
 std::string to_code(const Scene& scene);
 
+// First, middle and last byte: all of a large allocation would fill the memory of the host.
+std::array<std::uint8_t*, 3> samples(DevicePtr begin, Bytes bytes);
+
+template <typename T>
+std::optional<Error> error_of(const Result<T>& result) {
+  return result ? std::nullopt : std::optional(result.error());
+}
+
 // Of one program, or of many.
 struct Figures {
-  std::uint64_t calls = 0;   // of pools
-  std::uint64_t misses = 0;  // beyond the stream cache: through the pool's lock
-  std::uint64_t faults = 0;  // that struck
-  std::uint64_t judged = 0;  // refusals that the reference found right
+  std::uint64_t calls = 0;     // of pools
+  std::uint64_t misses = 0;    // beyond the stream cache: through the pool's lock
+  std::uint64_t faults = 0;    // that struck
+  std::uint64_t judged = 0;    // refusals that the reference found right
+  std::uint64_t unleased = 0;  // refusals to lease, which were right
   std::array<std::uint64_t, kOperationKinds> done{};  // operations that did something
   std::array<std::uint64_t, report::kEventKinds> heard{};
   std::array<std::uint64_t, observe::kLastRecordedKind + 1> recorded{};
@@ -68,7 +81,8 @@ struct Program {
   std::vector<Operation> operations;
 };
 
-// Passes the driver's calls on, and counts them, and those of the pool that took its lock.
+// Passes the driver's calls on, and counts them, and those of the pool that took its lock. The
+// exporter's thread calls, too.
 class Meter final : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
@@ -81,8 +95,8 @@ class Meter final : public driver::ForwardingDriver {
     if (call == driver::Call::ctx_get_current) ++visits_;
     return std::nullopt;
   }
-  std::uint64_t visits_ = 0;
-  std::uint64_t calls_ = 0;
+  std::atomic<std::uint64_t> visits_ = 0;
+  std::atomic<std::uint64_t> calls_ = 0;
 };
 
 class World {
@@ -158,6 +172,16 @@ class World {
     std::optional<std::uint64_t>
         capture;  // key of the capture it was allocated in, while its graph exists
   };
+  // A handle that the exporter made. Equal tokens are one to others.
+  struct Export {
+    ipc::IpcHandle handle;
+    bool is_open = true;
+  };
+  struct Importer {
+    AddressRange part;
+    ipc::TokenBytes token{};  // with another process
+    DevicePtr there{};        // likewise: address of the part
+  };
   // An allocation that was exported: alive, freed and held, or of the past.
   struct Shared {
     context::ShareId id{};
@@ -170,7 +194,8 @@ class World {
     enum class Freed { no, deferred, yes };
     Freed freed = Freed::no;
     std::uint64_t handles = 0;
-    std::vector<AddressRange> importers;              // what each of them maps
+    std::vector<Importer> importers;
+    std::vector<Export> exports;                      // with another process: all that ever were
     std::map<DevicePtr, driver::ChunkHandle> chunks;  // as leases told them
     bool is_held() const { return handles != 0 || !importers.empty(); }
   };
@@ -214,6 +239,7 @@ class World {
   void operator()(const Lease& o);
   void operator()(const ReadLease& o);
   void operator()(const EndLease& o);
+  void operator()(const KillImporter& o);
   void operator()(const SetPeerAccess& o);
   void operator()(const ReadOnPeer& o);
   void operator()(const Trim& o);
@@ -302,6 +328,7 @@ class World {
   template <typename T>
   bool expect(const Result<T>& result, const char* what);
   void open(std::size_t number);
+  void close_pool(std::size_t number);
   // Device of the context that is current in the thread that runs.
   std::optional<std::size_t>& current() { return current_[running_]; }
   void make_current(std::size_t device);
@@ -390,11 +417,24 @@ class World {
   bool is_freed(const Shared& shared) const;
   bool is_kept(const Shared& shared) const { return shared.is_held() && is_freed(shared); }
   void read(const Shared& shared, AddressRange part);
+  bool is_leased(Shared& shared, AddressRange part, const std::optional<Error>& refusal);
   const Stream& other_process(Device& device);
+  void wait_for_other_process(std::size_t device);
   void end_leases(std::size_t one_in);
   bool has_peers() const;
   std::vector<std::size_t> pools_of(std::size_t device) const;  // that its captures concern
   void check_shared();
+
+  // importing.cpp
+  Result<context::SharedRange> export_part(Device& device, AddressRange part,
+                                           ipc::IpcHandle& handle);
+  Result<void> import(const Shared& shared, const Export& of, Importer& importer);
+  bool is_open_there(const Shared& shared, const Export& of);
+  void read_there(const Shared& shared, const Importer& importer);
+  void end_export(Shared& shared, std::uint64_t number);
+  void settle_exporter();
+  void leave_importer();
+  void check_that_nothing_opens();
 
   // breaking.cpp
   struct NamedCall {
@@ -453,7 +493,8 @@ class World {
   std::vector<Graph> graphs_;
   std::vector<Arena> arenas_;
   std::vector<Shared> shared_;
-  std::set<context::ShareId> share_ids_;  // that were ever given
+  std::set<context::ShareId> share_ids_;   // that were ever given
+  std::optional<ipc::Identity> exporter_;  // since the first export
   std::uint64_t next_key_ = 1;
   std::uint8_t next_content_ = 1;
   std::uint64_t misread_ = 0;  // by simulated kernels

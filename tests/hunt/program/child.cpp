@@ -37,6 +37,7 @@ namespace {
 constexpr std::size_t kOperationsPerProgram = 1500;
 constexpr std::uint64_t kOneInHasAliases = 16;
 constexpr std::uint64_t kOneInHasManyThreads = 512;
+constexpr std::uint64_t kOneInHasImporter = 7;
 constexpr std::uint64_t kOneInAsks = 4;
 constexpr std::size_t kOperationsPerQuestion = 200;
 constexpr std::uint64_t kOneInHasFewThreads = 3;
@@ -55,6 +56,7 @@ void add(property::Figures& sum, const property::Figures& each) {
   sum.misses += each.misses;
   sum.faults += each.faults;
   sum.judged += each.judged;
+  sum.unleased += each.unleased;
   for (std::size_t i = 0; i < sum.done.size(); ++i) sum.done[i] += each.done[i];
   for (std::size_t i = 0; i < sum.heard.size(); ++i) sum.heard[i] += each.heard[i];
   for (std::size_t i = 0; i < sum.recorded.size(); ++i) sum.recorded[i] += each.recorded[i];
@@ -201,6 +203,11 @@ Program program_of(std::uint64_t seed) {
   // Mapping in earnest takes most of the time.
   program.scene.sim.has_aliases = seed % kOneInHasAliases == 0;
   program.operations = dice.whole_program(kOperationsPerProgram);
+  if (seed % kOneInHasImporter == 0) {
+    property::add_importer(program, seed);
+    // Without them the other process would see no contents.
+    program.scene.sim.has_aliases |= seed % (2 * kOneInHasImporter) == 0;
+  }
   if (seed % kOneInAsks == 2) ask_meanwhile(program);
   if (seed % kOneInHasFewThreads == 0) take_turns(program, seed);
   if (seed % kOneInHasManyThreads == 1) program.scene.threads = 68;

@@ -68,7 +68,7 @@ void stay_on_a_core(std::size_t seat, unsigned jobs) {
 [[noreturn]] void play_many(Board& board, Slot& slot, const Course& course) {
   become_child();
   for (std::uint64_t i = 0; i < kProgramsPerChild && !board.is_over; ++i) {
-    const std::uint64_t seed = board.next_seed.fetch_add(1);
+    const std::uint64_t seed = board.next_seed.fetch_add(course.step);
     if (seed >= board.end_seed) break;
     slot.seed = seed;
     const Program program = program_of(seed);
@@ -94,8 +94,8 @@ class Race {
   Race(const Course& course, const Teller& teller, const Keeper& keeper)
       : course_(course), teller_(teller), keeper_(keeper) {
     board_->next_seed = course.first_seed;
-    board_->end_seed = course.programs > ~course.first_seed ? ~std::uint64_t{0}
-                                                            : course.first_seed + course.programs;
+    const std::uint64_t most = ~course.first_seed / course.step;
+    board_->end_seed = course.first_seed + std::min(course.programs, most) * course.step;
   }
 
   Outcome run() {

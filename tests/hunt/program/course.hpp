@@ -15,6 +15,7 @@ namespace vpmm::hunt {
 
 struct Course {
   std::uint64_t first_seed = 1;
+  std::uint64_t step = 1;  // from seed to seed
   std::uint64_t programs = ~std::uint64_t{0};
   double seconds = 1e9;
   unsigned jobs = 1;

@@ -17,6 +17,7 @@
 #include "hunt/program/course.hpp"
 #include "hunt/program/finding.hpp"
 #include "hunt/program/summary.hpp"
+#include "ipc/actor.hpp"
 
 namespace vpmm::hunt {
 namespace {
@@ -91,6 +92,9 @@ void add_options(CLI::App& app, Options& options) {
                          ->check(CLI::PositiveNumber);
   app.add_option("--first", options.course.first_seed, "the first seed; 1 if it is not given")
       ->check(CLI::PositiveNumber);
+  app.add_option("--step", options.course.step,
+                 "from seed to seed; 7 from a multiple of 7 on: all share with another process")
+      ->check(CLI::PositiveNumber);
   options.course.jobs = cores();
   app.add_option("--jobs", options.course.jobs, "processes at once; one per core without it")
       ->check(CLI::Range(1, 256));
@@ -113,6 +117,7 @@ void add_options(CLI::App& app, Options& options) {
 }  // namespace vpmm::hunt
 
 int main(int argc, char** argv) {
+  vpmm::ipc_test::act(argc, argv);  // returns in a hunt
   CLI::App app("Random programs against pools on the simulated GPU, with every promise checked");
   vpmm::hunt::Options options;
   vpmm::hunt::add_options(app, options);

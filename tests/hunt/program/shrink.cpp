@@ -40,6 +40,7 @@ Arguments arguments_of(Operation& operation) {
         if constexpr (requires { o.graph; }) number(o.graph);
         if constexpr (requires { o.arena; }) number(o.arena);
         if constexpr (requires { o.share; }) number(o.share);
+        if constexpr (requires { o.handle; }) number(o.handle);
         if constexpr (requires { o.alignment; }) size(o.alignment);
         if constexpr (requires { o.count; }) size(o.count);
         if constexpr (requires { o.ns; }) size(o.ns);
@@ -104,6 +105,7 @@ class Shrinker {
     try_value<std::uint64_t>([](Scene& s) -> std::uint64_t& { return s.sim.lag_ns; }, 0);
     try_value<std::uint64_t>([](Scene& s) -> std::uint64_t& { return s.sim.seed; }, 1);
     try_value<bool>([](Scene& s) -> bool& { return s.frees_when_short; }, false);
+    try_value<bool>([](Scene& s) -> bool& { return s.has_importer; }, false);
     try_value<bool>([](Scene& s) -> bool& { return s.sim.vmm_supported; }, true);
     try_value<bool>([](Scene& s) -> bool& { return s.sim.memory_pools_supported; }, true);
     try_value<bool>([](Scene& s) -> bool& { return s.sim.context_events_supported; }, true);
