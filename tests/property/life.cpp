@@ -204,7 +204,9 @@ void World::operator()(const Synchronize& o) {
     fail(result ? "synchronize during a capture" : "synchronize: " + result.error().message);
   if (!result && result.error().code != ErrorCode::capture_active)
     fail("synchronize: " + result.error().message);
-  if (result) reference(o.device % devices_.size()).settle(seat_of(o.device % devices_.size()));
+  if (!result) return;
+  reference(o.device % devices_.size()).settle(seat_of(o.device % devices_.size()));
+  check_unmapped(o.device % devices_.size());
 }
 
 // --- resets
@@ -265,6 +267,7 @@ void World::notice_reset(std::size_t number, bool keeps_contents) {
       continue;
     }
     if (!keeps_contents && !is_asleep(allocation)) allocation.content.reset();
+    if (!keeps_contents && allocation.is_guarded) allocation.damage = Damage::perhaps;
     allocation.home = at.streams[2].key;
     allocation.covered.clear();
     if (!has_peers()) allocation.is_shared = find_shared(allocation) != nullptr;  // a peer reads on
