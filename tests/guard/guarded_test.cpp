@@ -343,10 +343,10 @@ TEST_F(GuardedTest, without_an_allocation_the_end_calls_nobody) {
 TEST_F(GuardedTest, a_stream_that_went_with_its_context_is_not_destroyed_and_made_anew) {
   const DevicePtr ptr = allocate(1000);
   EXPECT_EQ(sim.census().streams, 1u);
-  guarded.forget_stream();
+  guarded.forget_context();
   end(ptr);
   EXPECT_EQ(calls.count(Call::stream_create), 2u);
-  guarded.forget_stream();
+  guarded.forget_context();
   guarded.release_everything();
   is_over = is_broken = true;  // its streams cannot go any more
   EXPECT_EQ(calls.count(Call::stream_destroy), 0u);

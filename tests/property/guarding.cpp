@@ -127,7 +127,7 @@ void World::operator()(const Overrun& o) {
   say("stage_write({}, (char*)p[{}] + {}, 1u, {}, s[{}]);", allocation->device, allocation->number,
       static_cast<std::int64_t>(to_integer(at) - to_integer(range.begin)), kForeign, stream->key);
   expect(sim_.memset_d8_async(at, kForeign, 1, stream->handle), "fill a byte of a margin");
-  allocation->damage = Damage::done;
+  if (allocation->damage != Damage::untold) allocation->damage = Damage::done;
 }
 
 void World::check_hazards() {
@@ -154,7 +154,7 @@ void World::note_freed_guarded(const Allocation& allocation, Guarding::When when
   Guarding& guarding = devices_[allocation.device].guarding;
   const bool is_damaged = allocation.damage == Damage::done;
   guarding.least_damaged += is_damaged && when != Guarding::When::captured ? 1 : 0;
-  guarding.most_damaged += allocation.damage == Damage::none ? 0 : 1;
+  guarding.most_damaged += is_damaged ? 1 : 0;
   figures_.damaged += is_damaged ? 1 : 0;
   const AddressRange range{allocation.ptr, allocation.bytes};
   guarding.freed.push_back(
@@ -180,9 +180,18 @@ void World::look_at_guarded() {
   for (std::size_t number = 0; number < devices_.size(); ++number) {
     look_at_made(number);
     for (Guarding::Freed& each : devices_[number].guarding.freed)
-      if (std::exchange(each.is_new, false) && each.when == Guarding::When::now)
+      if (std::exchange(each.is_new, false) && each.when == Guarding::When::now &&
+          each.unseen == unseen(number))
         explained(number, each.range);
   }
+}
+
+void World::forget_margins(std::size_t number) {
+  Guarding& guarding = devices_[number].guarding;
+  guarding.least_damaged = devices_[number].pool->reports().statistics().damaged_allocations;
+  for (Guarding::Freed& each : guarding.freed) each.damage = Damage::untold;
+  for (Allocation& each : allocations_)
+    if (each.device == number) each.damage = Damage::untold;
 }
 
 // After a wait for everything.
@@ -198,7 +207,7 @@ void World::check_unmapped(std::size_t number) {
     if (each.unseen != unseen(number)) continue;
     const std::string text = explained(number, each.range);
     const bool is_told = text.find("memory beside it was overwritten") != std::string::npos;
-    if (each.damage != Damage::perhaps && is_told != (each.damage == Damage::done))
+    if (each.damage != Damage::untold && is_told != (each.damage == Damage::done))
       fail("guard: the explanation of damage is: " + text);
   }
   const std::uint64_t told = devices_[number].pool->reports().statistics().damaged_allocations;

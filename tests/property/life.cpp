@@ -242,6 +242,7 @@ void World::operator()(const Reset& o) {
 void World::notice_reset(std::size_t number, bool keeps_contents) {
   Device& at = devices_[number];
   const std::vector<Stream> dead = std::move(at.streams);
+  if (guards()) forget_margins(number);
   open(number);
   at.had_unannounced_capture = false;
   for (Arena& arena : arenas_)
@@ -267,7 +268,6 @@ void World::notice_reset(std::size_t number, bool keeps_contents) {
       continue;
     }
     if (!keeps_contents && !is_asleep(allocation)) allocation.content.reset();
-    if (!keeps_contents && allocation.is_guarded) allocation.damage = Damage::perhaps;
     allocation.home = at.streams[2].key;
     allocation.covered.clear();
     if (!has_peers()) allocation.is_shared = find_shared(allocation) != nullptr;  // a peer reads on

@@ -121,8 +121,8 @@ class World {
     std::unique_ptr<context::BoundStream> bound;
     std::uint64_t bound_calls = 0;  // since it was bound
   };
-  // Of a margin. `perhaps`: a reset may have dropped the write, or the fill before it.
-  enum class Damage { none, perhaps, done };
+  // Of a margin. `untold`: a reset came, and margins from before it are not compared.
+  enum class Damage { none, untold, done };
   // Guarded memory of a pool.
   struct Guarding {
     enum class When { now, deferred, captured };  // of a free
@@ -460,6 +460,7 @@ class World {
   bool refuses_guarded(const Operation& operation);
   std::string explained(std::size_t device, AddressRange freed);
   void look_at_guarded();
+  void forget_margins(std::size_t device);
   void check_unmapped(std::size_t device);
   void check_damage();
   void check_hazards();
