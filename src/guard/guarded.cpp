@@ -65,13 +65,13 @@ Result<void> Guarded::open() {
 bool Guarded::make_way(AddressRange slot, DevicePtr& next) {
   auto at = blocks_.upper_bound(slot.begin);
   if (at != blocks_.begin() && std::prev(at)->second.slot.end() > slot.begin) --at;
-  while (at != blocks_.end() && at->second.slot.begin < slot.end()) {
-    if (at->second.stage != Block::Stage::gone) {
-      next = at->second.slot.end();
-      return false;
-    }
-    at = blocks_.erase(at);
+  const auto first = at;
+  for (; at != blocks_.end() && at->second.slot.begin < slot.end(); ++at) {
+    if (at->second.stage == Block::Stage::gone) continue;
+    next = at->second.slot.end();
+    return false;
   }
+  blocks_.erase(first, at);
   return true;
 }
 

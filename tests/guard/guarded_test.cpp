@@ -407,6 +407,14 @@ TEST_F(GuardedInLittleSpace, addresses_in_use_are_passed_over) {
   EXPECT_EQ(figures().substr(0, 13), "3 of 5 live, ");
 }
 
+TEST_F(GuardedInLittleSpace, a_block_whose_addresses_do_not_suffice_stays_known) {
+  const DevicePtr first = allocate(1000);
+  allocate(1000);
+  end(first);
+  EXPECT_EQ(allocate(kPage + 1), DevicePtr{}) << "it reaches into the second one's";
+  EXPECT_EQ(number_at(first), 1u);
+}
+
 TEST_F(GuardedInLittleSpace, only_blocks_at_its_addresses_give_way_to_a_new_one) {
   const DevicePtr first = allocate(1000), second = allocate(1000);
   end(first);
