@@ -148,6 +148,7 @@ class KeepsEvents final : public driver::ForwardingDriver {
 // Flaws of guard mode know its memory by the filling of margins.
 constexpr std::uint8_t kFilling = 0xA5;
 
+// Until its addresses go.
 class KeepsGuardedMemory final : public driver::ForwardingDriver {
   using ForwardingDriver::ForwardingDriver;
   driver::CuResult memset_d8_async(DevicePtr to, std::uint8_t value, Bytes size,
@@ -158,9 +159,18 @@ class KeepsGuardedMemory final : public driver::ForwardingDriver {
   driver::CuResult mem_unmap(AddressRange range) override {
     const bool is_guarded = std::any_of(margins_.begin(), margins_.end(),
                                         [&](DevicePtr each) { return range.contains(each); });
-    return is_guarded ? driver::CuResult::success : ForwardingDriver::mem_unmap(range);
+    if (!is_guarded) return ForwardingDriver::mem_unmap(range);
+    kept_.push_back(range);
+    return driver::CuResult::success;
+  }
+  driver::CuResult mem_address_free(AddressRange range) override {
+    std::erase_if(kept_, [&](AddressRange each) {
+      return range.contains(each) && ForwardingDriver::mem_unmap(each) == driver::CuResult::success;
+    });
+    return ForwardingDriver::mem_address_free(range);
   }
   std::vector<DevicePtr> margins_;
+  std::vector<AddressRange> kept_;
 };
 
 class FindsMarginsWhole final : public driver::ForwardingDriver {
