@@ -149,7 +149,7 @@ void Entrance::forget_dead(driver::ContextId dead) {
   for (const std::uint64_t capture : parts_.captures.all())
     parts_.allocations.release_capture(capture);
   parts_.footprint.forget_driver_pool();
-  if (device_.guard != nullptr) device_.guard->forget_stream();
+  if (device_.guard != nullptr) device_.guard->forget_context();
   parts_.recorder.forget_unless([this](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
     return !std::holds_alternative<Foreign>(Owners(device_, parts_.arenas).of(begin));
   });

@@ -65,13 +65,13 @@ Result<void> Guarded::open() {
 bool Guarded::make_way(AddressRange slot, DevicePtr& next) {
   auto at = blocks_.upper_bound(slot.begin);
   if (at != blocks_.begin() && std::prev(at)->second.slot.end() > slot.begin) --at;
-  while (at != blocks_.end() && at->second.slot.begin < slot.end()) {
-    if (at->second.stage != Block::Stage::gone) {
-      next = at->second.slot.end();
-      return false;
-    }
-    at = blocks_.erase(at);
+  const auto first = at;
+  for (; at != blocks_.end() && at->second.slot.begin < slot.end(); ++at) {
+    if (at->second.stage == Block::Stage::gone) continue;
+    next = at->second.slot.end();
+    return false;
   }
+  blocks_.erase(first, at);
   return true;
 }
 
@@ -118,6 +118,7 @@ Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& reques
   const Bytes alignment = std::max(request.alignment, kDefaultAlignment);
   block.range = {align_down(block.mapped.end() - request.bytes, alignment), request.bytes};
   block.tag = request.tag;
+  block.contexts = dead_contexts_;
   block.allocated = moment_of(caller, request.guard_stack);
   if (caller.timeline != nullptr) block.timeline = caller.timeline->id;
   count_mapped(block, +1);
@@ -276,6 +277,7 @@ Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
   // Margins are compared on a stream for copies; after a reset there is none, and no comparison.
   Result<void> outcome = open();
   const bool has_stream = outcome.ok();
+  for (Block* const block : leaving) drop_old_margins(*block);
   if (!is_broken(outcome)) outcome = {};
   {
     const driver::StreamHandle own = own_stream_;
@@ -300,6 +302,11 @@ Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
   }
   remember();
   return is_broken(outcome) ? std::move(outcome) : Result<void>();
+}
+
+// Work of the old context may have ended before it filled them.
+void Guarded::drop_old_margins(Block& block) const {
+  if (block.contexts != dead_contexts_) block.judgement.is_done = true;
 }
 
 // Forgets the oldest blocks that are gone beyond the bound.
@@ -380,6 +387,7 @@ void Guarded::release_everything() {
   // none may be left when their buffer goes.
   for (auto& [begin, block] : blocks_) {
     if (block.chunk == driver::ChunkHandle{}) continue;
+    drop_old_margins(block);
     const Margins margins = margins_of(block);
     std::byte* const middle = margins_.data() + margins.before.size;
     const auto copy = [&](std::byte* to, const AddressRange& from) {

@@ -68,6 +68,7 @@ struct Block {
   Vector<time::TimelineId> other_uses;       // streams named with record_use
   time::Stamp stamp;                         // of the free
   std::uint64_t number = 0;                  // the n-th guarded allocation
+  std::uint64_t contexts = 0;                // that died before it
   std::uint32_t tag = 0;
   Moment allocated;
   Moment freed;
@@ -163,8 +164,12 @@ class Guarded {
   // Compares the margins of freed blocks whose work is complete, and unmaps them: at most `most`.
   Result<void> settle(MutexLock& lock, std::size_t most = kPerCall) VPMM_REQUIRES(pool_lock);
   bool has_freed() const VPMM_REQUIRES(pool_lock) { return !freed_.empty() || is_settling_; }
-  // Forgets the stream of its own: the context has died, and the streams with it.
-  void forget_stream() VPMM_REQUIRES(pool_lock) { own_stream_ = {}; }
+  // The context has died, and with it the own stream and perhaps fills of margins, so that those
+  // are not compared any more.
+  void forget_context() VPMM_REQUIRES(pool_lock) {
+    own_stream_ = {};
+    ++dead_contexts_;
+  }
   // At the end: no call may follow. Requires: the GPU is idle.
   void release_everything() VPMM_REQUIRES(pool_lock);
 
@@ -189,6 +194,7 @@ class Guarded {
   std::optional<AddressRange> find_slot(Bytes pages) VPMM_REQUIRES(pool_lock);
   bool make_way(AddressRange slot, DevicePtr& next) VPMM_REQUIRES(pool_lock);
   Result<void> leave(MutexLock& lock, const Vector<Block*>& leaving) VPMM_REQUIRES(pool_lock);
+  void drop_old_margins(Block& block) const VPMM_REQUIRES(pool_lock);
   void remember() VPMM_REQUIRES(pool_lock);
   void count_mapped(const Block& block, int change) VPMM_REQUIRES(pool_lock);
   Moment moment_of(const pool::Caller& caller, std::uint32_t stack) const VPMM_REQUIRES(pool_lock);
@@ -205,6 +211,7 @@ class Guarded {
   vm::Mapper mapper_;
   driver::StreamHandle own_stream_
       VPMM_GUARDED_BY(pool_lock){};  // non-blocking; for copies of margins
+  std::uint64_t dead_contexts_ VPMM_GUARDED_BY(pool_lock) = 0;
   AddressRange reservation_ VPMM_GUARDED_BY(pool_lock);
   DevicePtr next_ VPMM_GUARDED_BY(pool_lock){};  // where the search for a slot begins
   BySlot blocks_ VPMM_GUARDED_BY(pool_lock);

@@ -134,7 +134,7 @@ TEST_F(GuardedFailures, to_make_a_stream_for_copies_do_not_keep_memory) {
   {
     const PoolLock lock(mutex);
     EXPECT_EQ(sim.census().streams, 2u);
-    guarded.forget_stream();
+    guarded.forget_context();
   }
   fail(Call::stream_create, 1, CuResult::out_of_memory);
   settle();
@@ -174,7 +174,7 @@ TEST_F(GuardedFailures, of_the_gpu_to_make_a_stream_for_copies_are_told) {
   make_two();
   {
     const PoolLock lock(mutex);
-    guarded.forget_stream();
+    guarded.forget_context();
   }
   fail(Call::stream_create, 1, kIllegal);
   expect_failed(try_settle(), ErrorCode::poisoned, "stream_create");

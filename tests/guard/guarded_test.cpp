@@ -343,10 +343,10 @@ TEST_F(GuardedTest, without_an_allocation_the_end_calls_nobody) {
 TEST_F(GuardedTest, a_stream_that_went_with_its_context_is_not_destroyed_and_made_anew) {
   const DevicePtr ptr = allocate(1000);
   EXPECT_EQ(sim.census().streams, 1u);
-  guarded.forget_stream();
+  guarded.forget_context();
   end(ptr);
   EXPECT_EQ(calls.count(Call::stream_create), 2u);
-  guarded.forget_stream();
+  guarded.forget_context();
   guarded.release_everything();
   is_over = is_broken = true;  // its streams cannot go any more
   EXPECT_EQ(calls.count(Call::stream_destroy), 0u);
@@ -405,6 +405,14 @@ TEST_F(GuardedInLittleSpace, addresses_in_use_are_passed_over) {
   EXPECT_EQ(number_at(kept), 1u);
   EXPECT_EQ(allocate(1000), DevicePtr{});
   EXPECT_EQ(figures().substr(0, 13), "3 of 5 live, ");
+}
+
+TEST_F(GuardedInLittleSpace, a_block_whose_addresses_do_not_suffice_stays_known) {
+  const DevicePtr first = allocate(1000);
+  allocate(1000);
+  end(first);
+  EXPECT_EQ(allocate(kPage + 1), DevicePtr{}) << "it reaches into the second one's";
+  EXPECT_EQ(number_at(first), 1u);
 }
 
 TEST_F(GuardedInLittleSpace, only_blocks_at_its_addresses_give_way_to_a_new_one) {

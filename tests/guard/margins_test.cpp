@@ -219,6 +219,29 @@ TEST_F(Margins, of_those_that_are_left_at_the_end_are_compared) {
   EXPECT_FALSE(is_mapped(sound) || is_mapped(whole));
 }
 
+TEST_F(Margins, from_before_the_end_of_a_context_are_not_compared) {
+  const StreamHandle a = stream();
+  const Told told;
+  const DevicePtr freed = allocate(1000, a), live = allocate(1000, a);
+  for (const DevicePtr each : {freed, live}) poke(each + 1000, 1, a);
+  {
+    const PoolLock lock(mutex);
+    guarded.forget_context();
+  }
+  end(freed, a);
+  EXPECT_FALSE(is_mapped(freed) || around(freed)->is_damaged());
+  const DevicePtr young = allocate(1000, a);
+  poke(young + 1000, 1, a);
+  end(young, a);
+  EXPECT_TRUE(around(young)->is_damaged());
+  const std::string expected = line_of({true, 0, 1}, *around(young));
+  is_over = is_broken = true;  // a stream that it has forgotten is left
+  const PoolLock lock(mutex);
+  guarded.release_everything();
+  EXPECT_EQ(told.lines(), expected);
+  timelines.destroy_events();
+}
+
 // --- failures
 
 TEST_F(Margins, that_could_not_be_filled_are_not_compared) {

@@ -104,6 +104,7 @@ TEST_F(Hunt, the_first_seeds_meet_no_hazard_and_leave_nothing_behind) {
   EXPECT_EQ(answer.code, 0);
   EXPECT_THAT(answer.text, HasSubstr("findings: 0"));
   EXPECT_THAT(answer.text, Not(HasSubstr("never:"))) << "kinds that no program had";
+  EXPECT_THAT(answer.text, ContainsRegex("\n[1-9][0-9]* guarded allocations, [1-9]"));
 }
 
 TEST_F(Hunt, a_planted_hazard_is_shrunk_to_a_few_lines_of_c_that_show_it) {

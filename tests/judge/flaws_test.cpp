@@ -3,6 +3,8 @@
 // small.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,6 +20,7 @@ namespace vpmm::judge {
 namespace {
 
 constexpr std::uint64_t kMostPrograms = 60;
+constexpr std::uint64_t kFirstGuarded = 100;  // some of these programs have guard mode
 constexpr std::size_t kOperations = 600;
 constexpr std::size_t kMostRuns = 10'000;
 
@@ -159,16 +162,64 @@ class KeepsEvents final : public driver::ForwardingDriver {
   }
 };
 
+// Flaws of guard mode know its memory by the filling of margins.
+constexpr std::uint8_t kFilling = 0xA5;
+
+// Until its addresses go.
+class KeepsGuardedMemory final : public driver::ForwardingDriver {
+  using ForwardingDriver::ForwardingDriver;
+  driver::CuResult memset_d8_async(DevicePtr to, std::uint8_t value, Bytes size,
+                                   driver::StreamHandle stream) override {
+    if (value == kFilling) margins_.push_back(to);
+    return ForwardingDriver::memset_d8_async(to, value, size, stream);
+  }
+  driver::CuResult mem_unmap(AddressRange range) override {
+    const bool is_guarded = std::any_of(margins_.begin(), margins_.end(),
+                                        [&](DevicePtr each) { return range.contains(each); });
+    if (!is_guarded) return ForwardingDriver::mem_unmap(range);
+    kept_.push_back(range);
+    return driver::CuResult::success;
+  }
+  driver::CuResult mem_address_free(AddressRange range) override {
+    std::erase_if(kept_, [&](AddressRange each) {
+      return range.contains(each) && ForwardingDriver::mem_unmap(each) == driver::CuResult::success;
+    });
+    return ForwardingDriver::mem_address_free(range);
+  }
+  std::vector<DevicePtr> margins_;
+  std::vector<AddressRange> kept_;
+};
+
+class FindsMarginsWhole final : public driver::ForwardingDriver {
+  using ForwardingDriver::ForwardingDriver;
+  driver::CuResult memcpy_device_to_host_async(void* to, DevicePtr from, Bytes size,
+                                               driver::StreamHandle stream) override {
+    constexpr Bytes kMost = 4 * kKiB;
+    if (size > kMost) return ForwardingDriver::memcpy_device_to_host_async(to, from, size, stream);
+    std::memset(to, kFilling, size);
+    return driver::CuResult::success;
+  }
+};
+
+class FillsNoMargin final : public driver::ForwardingDriver {
+  using ForwardingDriver::ForwardingDriver;
+  driver::CuResult memset_d8_async(DevicePtr to, std::uint8_t value, Bytes size,
+                                   driver::StreamHandle stream) override {
+    if (value == kFilling) return driver::CuResult::success;
+    return ForwardingDriver::memset_d8_async(to, value, size, stream);
+  }
+};
+
 // Of the first program that finds the flaw, made small: the kind of its failure, and the number of
 // its operations.
 enum class Importer { stream, process };
 template <typename F>
-std::pair<std::string, std::size_t> found(Importer importer) {
+std::pair<std::string, std::size_t> found(Importer importer, std::uint64_t first_seed) {
   const hunt::Verdict verdict = [](const property::Program& program) {
     F flaw;
     return property::failure_of(program, {.operations_per_check = 1, .flaw = &flaw});
   };
-  for (std::uint64_t seed = 1; seed <= kMostPrograms; ++seed) {
+  for (std::uint64_t seed = first_seed; seed < first_seed + kMostPrograms; ++seed) {
     property::Program program = property::Dice(seed).program_within(kOperations);
     if (importer == Importer::process) property::add_importer(program, seed);
     const std::string failure = verdict(program);
@@ -181,8 +232,8 @@ std::pair<std::string, std::size_t> found(Importer importer) {
 
 template <typename F>
 void expect_found(const std::string& kind, std::size_t most_operations,
-                  Importer importer = Importer::stream) {
-  const auto [failure, operations] = found<F>(importer);
+                  Importer importer = Importer::stream, std::uint64_t first_seed = 1) {
+  const auto [failure, operations] = found<F>(importer, first_seed);
   EXPECT_EQ(failure, kind);
   EXPECT_LE(operations, most_operations);
 }
@@ -256,6 +307,18 @@ TEST(JudgeOfFlaws, an_event_that_is_believed_too_early_is_found) {
 
 TEST(JudgeOfFlaws, an_event_that_is_left_behind_is_found) {
   expect_found<OfDriver<KeepsEvents>>("left", 6);
+}
+
+TEST(JudgeOfFlaws, guarded_memory_that_stays_mapped_is_found) {
+  expect_found<OfDriver<KeepsGuardedMemory>>("guard", 6, Importer::stream, kFirstGuarded);
+}
+
+TEST(JudgeOfFlaws, an_overrun_that_is_not_told_is_found) {
+  expect_found<OfDriver<FindsMarginsWhole>>("guard", 6, Importer::stream, kFirstGuarded);
+}
+
+TEST(JudgeOfFlaws, an_overrun_that_is_told_and_never_was_is_found) {
+  expect_found<OfDriver<FillsNoMargin>>("guard", 6, Importer::stream, kFirstGuarded);
 }
 
 }  // namespace

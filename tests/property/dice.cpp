@@ -7,6 +7,17 @@
 #include <utility>
 
 namespace vpmm::property {
+namespace {
+
+// Programs of earlier seeds stay as they are: tests know them.
+constexpr std::uint64_t kFirstGuardedSeed = 100;
+
+std::uint64_t guard_every(std::uint64_t seed, Numbers& numbers) {
+  if (seed < kFirstGuardedSeed || seed % 7 != 6) return 0;
+  return numbers() % 2 == 0 ? 1 : 2 + numbers() % 20;
+}
+
+}  // namespace
 
 // The number is in the low bits and in the high ones, for remainders and for fractions.
 Numbers::result_type Numbers::operator()() {
@@ -31,6 +42,8 @@ Dice::Dice(std::uint64_t seed, const Numbers::Bytes& bytes)
       rarities_one_in_(seed % 4 == 3 ? 0 : 6 + rarities_() % 20),
       extras_(seed, bytes_),
       extras_one_in_(seed % 4 == 3 ? 0 : 10 + extras_() % 30),
+      guards_(seed, bytes_),
+      guard_every_(guard_every(seed, guards_)),
       shares_gpu_(seed % 6 == 5),
       is_roomy_(seed % 5 == 2),
       backs_up_(seed % 8 == 0),
@@ -101,6 +114,7 @@ Scene Dice::scene() {
   scene.sim.memory_pools_supported = support != 1;
   scene.frees_when_short = one_in(4);
   draw_config(scene.config);
+  scene.config.checks.guard_every = guard_every_;
   page_ = *scene.config.page_size;
   largest_ = size(4 * kMiB, 512 * kMiB);
   small_one_in_ = 1 + below(4);
@@ -158,6 +172,8 @@ void Dice::draw_whole_step(std::vector<Operation>& operations) {
     if (rarities_one_in_ != 0 && rarities_() % rarities_one_in_ == 0)
       operations.push_back(rarity());
     if (extras_one_in_ != 0 && extras_() % extras_one_in_ == 0) operations.push_back(extra());
+    if (guard_every_ != 0 && guards_() % 12 == 0)
+      operations.push_back(Overrun{guards_() % (1 << 16), guards_() % 16, guards_() % (1 << 16)});
   }
 }
 

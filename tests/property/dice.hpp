@@ -94,6 +94,8 @@ class Dice {
   std::uint64_t rarities_one_in_;  // 0: there is none
   Numbers extras_;                 // likewise: what came last
   std::uint64_t extras_one_in_;    // 0: there is none
+  Numbers guards_;                 // likewise: kernels that leave guarded memory
+  std::uint64_t guard_every_;      // 0: none is guarded
   bool shares_gpu_;                // two pools
   bool is_roomy_;
   // What takes long comes in a few programs alone.

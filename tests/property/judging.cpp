@@ -14,7 +14,10 @@ judge::Terms World::terms_of(const Scene& scene) {
   const bool has_pool = scene.sim.vmm_supported && scene.config.pool_enabled;
   const bool has_small =
       !scene.sim.memory_pools_supported || scene.config.small == settings::SmallRequests::pool;
-  return {scene.config.page_size.value_or(2 * kMiB), has_pool && has_small,
+  // Guarded memory takes pages of the device.
+  const bool guards = scene.config.checks.guard_every != 0 && !scene.config.ipc_isolate;
+  const Bytes page = scene.config.page_size.value_or(2 * kMiB);
+  return {guards ? std::min(page, scene.sim.granularity) : page, has_pool && has_small,
           scene.config.limits.max_mappings > kAsManyAsItLikes, scene.config.ipc_isolate};
 }
 
@@ -136,9 +139,10 @@ void World::check_look_up(std::size_t number) {
     end = region.range.end();
     bytes += region.range.size;
   }
-  if (bytes != snapshot.statistics.reserved_bytes)
-    fail(
-        fmt::format("picture: {} bytes of {} reserved", bytes, snapshot.statistics.reserved_bytes));
+  // Addresses of guarded memory are no regions.
+  const Bytes reserved = snapshot.statistics.reserved_bytes;
+  if (guards() && reserved == bytes + scene_.config.va_size) bytes = reserved;
+  if (bytes != reserved) fail(fmt::format("picture: {} bytes of {} reserved", bytes, reserved));
 }
 
 void World::check_reference() {

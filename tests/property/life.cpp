@@ -204,7 +204,9 @@ void World::operator()(const Synchronize& o) {
     fail(result ? "synchronize during a capture" : "synchronize: " + result.error().message);
   if (!result && result.error().code != ErrorCode::capture_active)
     fail("synchronize: " + result.error().message);
-  if (result) reference(o.device % devices_.size()).settle(seat_of(o.device % devices_.size()));
+  if (!result) return;
+  reference(o.device % devices_.size()).settle(seat_of(o.device % devices_.size()));
+  check_unmapped(o.device % devices_.size());
 }
 
 // --- resets
@@ -240,6 +242,7 @@ void World::operator()(const Reset& o) {
 void World::notice_reset(std::size_t number, bool keeps_contents) {
   Device& at = devices_[number];
   const std::vector<Stream> dead = std::move(at.streams);
+  if (guards()) forget_margins(number);
   open(number);
   at.had_unannounced_capture = false;
   for (Arena& arena : arenas_)

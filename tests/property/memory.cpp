@@ -59,7 +59,8 @@ void World::operator()(const Allocate& o) {
   if (!result && may_have_failed(result.error(), "allocate")) return;
   if (!result) return judge_request(number, result.error(), {round_up(o.bytes, page()), 0});
   const Bytes grain = scene_.config.page_chunks ? page() : std::max(64 * kKiB, page() / 32);
-  const Bytes promised = std::max(o.alignment, o.bytes >= page() && has_pool() ? grain : 0);
+  const Bytes promised =
+      std::max(o.alignment, o.bytes >= page() && has_pool() && !guards() ? grain : 0);
   take_over(number, stream, is_named, {result.value(), o.bytes, promised, 0});
 }
 
@@ -128,6 +129,7 @@ void World::take_over(std::size_t number, const Stream& stream, bool is_named, c
       what.alignment);
   if (!wrong.empty()) fail(wrong);
   if (Arena* const arena = find_arena(what.arena)) arena->users.insert(stream.key);
+  if (guards()) note_guarded(made);
   allocations_.push_back(made);
   if (const Stream* on = work_stream(made)) write(allocations_.back(), *on);
 }
@@ -290,6 +292,11 @@ void World::note_freed(const Allocation& allocation, Shared::Freed how, const St
     if (shared->is_held()) reference.keep(allocation.number);
   }
   const bool is_deferred = how == Shared::Freed::deferred;
+  using When = Guarding::When;
+  if (allocation.is_guarded)
+    note_freed_guarded(allocation, is_deferred                            ? When::deferred
+                                   : stream != nullptr && stream->capture ? When::captured
+                                                                          : When::now);
   reference.give_back(
       allocation.number,
       is_deferred ? judge::Reference::State::deferred : judge::Reference::State::pending,

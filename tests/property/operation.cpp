@@ -185,6 +185,9 @@ struct Printer {
   std::string operator()(const DeferCleanup& o) const {
     return fmt::format("DeferCleanup{{{}}}", o.device);
   }
+  std::string operator()(const Overrun& o) const {
+    return fmt::format("Overrun{{{}, {}, {}}}", o.allocation, o.place, o.offset);
+  }
   std::string operator()(const Turn& o) const { return fmt::format("Turn{{{}}}", o.thread); }
   std::string operator()(const Ask& /*o*/) const { return "Ask{}"; }
   std::string operator()(const Fork& o) const {

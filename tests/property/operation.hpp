@@ -253,6 +253,11 @@ struct OthersUse {  // of the GPU's memory, from now on
 struct DeferCleanup {  // or no longer
   std::uint64_t device = 0;
 };
+struct Overrun {  // a kernel leaves a guarded allocation, beyond its end or before its begin
+  std::uint64_t allocation = 0;
+  std::uint64_t place = 0;  // modulo 4: margin behind, margin before, behind the pages, before them
+  std::uint64_t offset = 0;  // in the margin
+};
 struct Turn {  // another thread runs what follows, outside of captures
   std::uint64_t thread = 0;
 };
@@ -277,8 +282,8 @@ using Operation =
                  KillImporter, SetPeerAccess, ReadOnPeer, Trim, Preallocate, SetCapacity,
                  Synchronize, Pass, Step, AllocateTagged, Suspend, Resume, Reset, Fault, Record,
                  Listen, CallBack, Hook, MakeArena, AllocateInArena, PinArena, TrimArena,
-                 ReleaseArena, AllocateSpecial, TryAllocate, TryFree, OthersUse, DeferCleanup, Turn,
-                 Ask, Fork, Break, Exit>;
+                 ReleaseArena, AllocateSpecial, TryAllocate, TryFree, OthersUse, DeferCleanup,
+                 Overrun, Turn, Ask, Fork, Break, Exit>;
 
 std::string to_code(const Operation& operation);  // "Free{3}"
 std::string name_of(std::size_t kind);            // of an alternative of Operation: "Free"

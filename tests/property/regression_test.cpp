@@ -302,6 +302,22 @@ TEST(PoolRegression, memory_of_many_that_the_driver_refuses_to_take_back_stays_f
             "");
 }
 
+// Somebody resets the context before the margin is filled.
+TEST(PoolRegression, a_fill_that_a_reset_drops_is_no_overrun) {
+  Scene scene = scene_with();
+  scene.config.checks.guard_every = 1;
+  EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 1, 0}, Reset{0, true}}), "");
+}
+
+TEST(PoolRegression, an_overrun_is_told_and_the_pages_end_with_the_work) {
+  Scene scene = scene_with();
+  scene.config.checks.guard_every = 1;
+  for (const std::uint64_t place : {0, 1, 2, 3})
+    EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 1000, 0}, Overrun{0, place, 7}, Free{0},
+                                 Synchronize{0}, Allocate{0, kOther, 1000, 0}}),
+              "");
+}
+
 // The first such free of a process, so this shows in a process of its own.
 TEST(PoolRegression, a_free_on_another_stream_needs_no_host_memory) {
   EXPECT_EQ(failure_of(scene_with(), {Allocate{0, kNonBlocking, 1, 0}, Allocate{0, kLegacy, 1, 0},

@@ -52,6 +52,7 @@ void Script::begin(const Scene& scene) {
     line("config.any_stream = \"{}\";", settings::to_string(config.streams.any_stream));
   if (config.prefer != usual.prefer)
     line("config.prefer = \"{}\";", settings::to_string(config.prefer));
+  if (config.checks.guard_every != 0) line("config.guard = {}u;", config.checks.guard_every);
   line("config.log = \"quiet\";");
   if (config.streams.unnamed_free == settings::UnnamedFree::allocating_stream)
     line("config.unnamed_free_on_allocating_stream = 1;");

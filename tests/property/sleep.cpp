@@ -215,6 +215,8 @@ void World::check_asleep() {
     for (const report::LayoutBlock& block : layout.blocks) {
       const bool is_allocated = block.state == region::RegionState::allocated;
       if (block.is_suspended && is_allocated) ++asleep;
+      const auto& guarded = each.guarding.addresses;
+      if (guarded && guarded->contains(block.range.begin)) continue;
       if (!block.is_suspended && (is_allocated || block.state == region::RegionState::free))
         blocks += block.range.size;
     }
@@ -226,7 +228,7 @@ void World::check_asleep() {
     const Bytes beside = now.zombie_bytes + now.quarantined_bytes;
     if (!has_drivers_pool() && (now.mapped_bytes < chunks || now.mapped_bytes > chunks + beside))
       fail(fmt::format("mapped: {} bytes, {} of chunks", now.mapped_bytes, chunks));
-    if (!has_drivers_pool() && blocks != chunks)
+    if (!has_drivers_pool() && blocks + now.guarded_bytes != chunks)
       fail(fmt::format("layout: blocks of {} bytes, chunks of {}", blocks, chunks));
   }
 }

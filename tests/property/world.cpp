@@ -107,6 +107,8 @@ std::string to_code(const Scene& scene) {
   if (scene.has_importer) code += "scene.has_importer = true;\n";
   if (config.ipc_isolate) code += "scene.config.ipc_isolate = true;\n";
   if (scene.frees_when_short) code += "scene.frees_when_short = true;\n";
+  if (config.checks.guard_every != 0)
+    code += fmt::format("scene.config.checks.guard_every = {};\n", config.checks.guard_every);
   return code;
 }
 
@@ -202,6 +204,7 @@ bool World::expect(const Result<T>& result, const char* what) {
 }
 template bool World::expect(const Result<void>&, const char*);
 template bool World::expect(const Result<Bytes>&, const char*);
+template bool World::expect(const Result<std::string>&, const char*);
 template bool World::expect(const Result<driver::MemInfo>&, const char*);
 
 // --- contexts and streams
@@ -410,7 +413,8 @@ std::size_t World::thread_of(const Operation& operation) const {
 bool World::act(const Operation& operation) {
   if (is_broken_ && !std::holds_alternative<Exit>(operation)) return false;
   acted_ = false;
-  std::visit([this](const auto& o) { (*this)(o); }, operation);
+  if (!refuses_guarded(operation)) std::visit([this](const auto& o) { (*this)(o); }, operation);
+  look_at_guarded();
   if (acted_) ++figures_.done[operation.index()];
   return !is_broken_ && run_++ % watch_.operations_per_check == 0;
 }
@@ -437,10 +441,11 @@ void World::check() {
     if (each.pool != nullptr)
       if (std::string broken = each.pool->reports().validate(); !broken.empty())
         fail("invariant: " + broken);
-  if (sim_.hazard_count() > 0) fail("hazard: " + sim_.hazards().front().describe());
+  check_hazards();
   if (misread_ > 0) fail(fmt::format("{} kernels read what nobody had written", misread_));
   check_shared();
   check_asleep();
+  check_damage();
   check_reference();
 }
 

@@ -60,6 +60,8 @@ struct Figures {
   std::uint64_t faults = 0;    // that struck
   std::uint64_t judged = 0;    // refusals that the reference found right
   std::uint64_t unleased = 0;  // refusals to lease, which were right
+  std::uint64_t guarded = 0;   // allocations
+  std::uint64_t damaged = 0;   // of them whose overrun was told
   std::array<std::uint64_t, kOperationKinds> done{};  // operations that did something
   std::array<std::uint64_t, report::kEventKinds> heard{};
   std::array<std::uint64_t, observe::kLastRecordedKind + 1> recorded{};
@@ -133,6 +135,29 @@ class World {
     std::unique_ptr<context::BoundStream> bound;
     std::uint64_t bound_calls = 0;  // since it was bound
   };
+  // Of a margin. `untold`: a reset came, and margins from before it are not compared.
+  enum class Damage { none, untold, done };
+  // Guarded memory of a pool.
+  struct Guarding {
+    enum class When { now, deferred, captured };  // of a free
+    struct Freed {
+      AddressRange range;
+      AddressRange pages;
+      Damage damage = Damage::none;
+      When when = When::now;
+      std::uint64_t unseen = 0;  // so many before
+      bool is_new = true;        // by the operation that runs
+    };
+    std::optional<AddressRange> addresses;  // from the lowest to the highest so far
+    std::vector<AddressRange> made;         // slots, by the operation that runs
+    DevicePtr next{};                       // end of the last one
+    bool is_first_round = true;             // of all addresses
+    std::uint64_t seen = 0;                 // allocations
+    std::uint64_t unseen = 0;               // requests that perhaps took addresses
+    std::deque<Freed> freed;                // lately
+    std::uint64_t least_damaged = 0;        // of all that were freed, but in captures
+    std::uint64_t most_damaged = 0;
+  };
   // A pool, and streams that use its memory.
   struct Device {
     driver::ContextHandle context{};
@@ -156,6 +181,7 @@ class World {
     std::uint64_t told_allocated = 0;                   // events
     std::uint64_t told_freed = 0;
     bool defers_cleanup = false;
+    Guarding guarding;
   };
   struct Allocation {
     std::uint64_t number = 0;  // never used again
@@ -171,6 +197,8 @@ class World {
     std::uint64_t arena = 0;  // key
     std::optional<std::uint64_t>
         capture;  // key of the capture it was allocated in, while its graph exists
+    bool is_guarded = false;
+    Damage damage = Damage::none;
   };
   // A handle that the exporter made. Equal tokens are one to others.
   struct Export {
@@ -267,6 +295,7 @@ class World {
   void operator()(const TryFree& o);
   void operator()(const OthersUse& o);
   void operator()(const DeferCleanup& o);
+  void operator()(const Overrun& o);
   void operator()(const Turn& o);
   void operator()(const Ask& o);
   void operator()(const Fork& o);
@@ -460,6 +489,22 @@ class World {
   bool is_excused(const Error& error, std::size_t device, const Suspend& o) const;
   void check_asleep();
 
+  // guarding.cpp
+  bool guards() const { return scene_.config.checks.guard_every != 0 && has_pool(); }
+  std::uint64_t unseen(std::size_t device) const;
+  bool is_mapped(DevicePtr ptr);
+  AddressRange own_pages(AddressRange guarded) const;
+  void note_guarded(Allocation& made);
+  void look_at_made(std::size_t device);
+  void note_freed_guarded(const Allocation& allocation, Guarding::When when);
+  bool refuses_guarded(const Operation& operation);
+  std::string explained(std::size_t device, AddressRange freed);
+  void look_at_guarded();
+  void forget_margins(std::size_t device);
+  void check_unmapped(std::size_t device);
+  void check_damage();
+  void check_hazards();
+
   // life.cpp
   void end_capture(std::size_t device, Stream& stream, bool is_kept);
   void destroy(const Graph& graph, bool frees_first);
@@ -497,7 +542,8 @@ class World {
   std::optional<ipc::Identity> exporter_;  // since the first export
   std::uint64_t next_key_ = 1;
   std::uint8_t next_content_ = 1;
-  std::uint64_t misread_ = 0;  // by simulated kernels
+  std::uint64_t misread_ = 0;        // by simulated kernels
+  std::set<std::uint64_t> planted_;  // numbers of hazards of overruns
   std::string failure_;
   std::size_t turn_ = 0;     // thread of the operations
   std::size_t running_ = 0;  // thread that runs

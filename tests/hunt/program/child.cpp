@@ -57,6 +57,8 @@ void add(property::Figures& sum, const property::Figures& each) {
   sum.faults += each.faults;
   sum.judged += each.judged;
   sum.unleased += each.unleased;
+  sum.guarded += each.guarded;
+  sum.damaged += each.damaged;
   for (std::size_t i = 0; i < sum.done.size(); ++i) sum.done[i] += each.done[i];
   for (std::size_t i = 0; i < sum.heard.size(); ++i) sum.heard[i] += each.heard[i];
   for (std::size_t i = 0; i < sum.recorded.size(); ++i) sum.recorded[i] += each.recorded[i];

@@ -41,6 +41,8 @@ Arguments arguments_of(Operation& operation) {
         if constexpr (requires { o.arena; }) number(o.arena);
         if constexpr (requires { o.share; }) number(o.share);
         if constexpr (requires { o.handle; }) number(o.handle);
+        if constexpr (requires { o.place; }) number(o.place);
+        if constexpr (requires { o.offset; }) number(o.offset);
         if constexpr (requires { o.alignment; }) size(o.alignment);
         if constexpr (requires { o.count; }) size(o.count);
         if constexpr (requires { o.ns; }) size(o.ns);
@@ -110,8 +112,12 @@ class Shrinker {
     try_value<bool>([](Scene& s) -> bool& { return s.sim.memory_pools_supported; }, true);
     try_value<bool>([](Scene& s) -> bool& { return s.sim.context_events_supported; }, true);
     try_value<Bytes>([](Scene& s) -> Bytes& { return s.sim.capacity; }, kGiB);
+    const auto guard_every = [](Scene& s) -> std::uint64_t& { return s.config.checks.guard_every; };
+    if (program_.scene.config.checks.guard_every != 0) try_value<std::uint64_t>(guard_every, 1);
+    try_value<std::uint64_t>(guard_every, 0);
     Program plain = program_;
     plain.scene.config = usual.config;
+    plain.scene.config.checks = program_.scene.config.checks;
     plain.scene.config.page_size = 2 * kMiB;
     plain.scene.config.va_size = 16 * kGiB;
     plain.scene.config.log = observe::LogLevel::quiet;

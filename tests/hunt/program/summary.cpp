@@ -72,6 +72,8 @@ std::string summary_of(const Outcome& outcome) {
              figures.calls, share, rate) +
          fmt::format("{} refusals, each with a need that the memory in use explains\n",
                      figures.judged) +
+         fmt::format("{} guarded allocations, {} found overrun\n", figures.guarded,
+                     figures.damaged) +
          kinds("operations", done) + kinds("events told to listeners", heard) +
          kinds("events in recordings", recorded) + findings(outcome);
 }
