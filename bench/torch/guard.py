@@ -34,7 +34,7 @@ def measure(program: str, setting: str, options: argparse.Namespace) -> dict[str
     command += ["--scale", str(options.scale), "--steps", str(options.steps)]
     done = subprocess.run(command, env=settings, stdout=subprocess.PIPE, text=True, check=False)
     figures: dict[str, Any] = {"program": program, "guard": setting, "scale": options.scale}
-    if done.returncode != 0:
+    if done.returncode != 0 or not done.stdout:
         return figures | {"failed": f"exit status {done.returncode}"}
     told = json.loads(done.stdout.splitlines()[-1])
     if "failed" in told:
@@ -51,17 +51,20 @@ def measure(program: str, setting: str, options: argparse.Namespace) -> dict[str
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The cost of guard mode under PyTorch.")
-    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="bert and unet without one")
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="of the benchmark (default: bert unet)")
     parser.add_argument("--scale", type=float, default=0.25, help="of the programs (default: 0.25)")
     parser.add_argument("--steps", type=int, default=30, help="of each program (default: 30)")
     options = parser.parse_args()
     unknown = sorted({*options.programs} - {*PROGRAMS})
     if unknown:
         parser.error(f"there is no program {unknown[0]!r}; there are: {' '.join(PROGRAMS)}")
+    has_failed = False
     for program in options.programs or ["bert", "unet"]:
         for setting in SETTINGS:
-            print(json.dumps(measure(program, setting, options)), flush=True)
-    return 0
+            figures = measure(program, setting, options)
+            has_failed |= "failed" in figures
+            print(json.dumps(figures), flush=True)
+    return int(has_failed)
 
 
 if __name__ == "__main__":

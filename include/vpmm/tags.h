@@ -37,7 +37,8 @@ VPMM_API vpmm_status vpmm_library_tag(const char* library, uint32_t* tag);
  * While memory is suspended:
  * - Work on the GPU must not touch it: the access is a fault, as to any address that is not mapped.
  *   Captured graphs stay valid, but must not be launched.
- * - Requests in the tag or arena fail with VPMM_ERROR_SUSPENDED; so do exports to other processes.
+ * - Requests in the tag or arena fail with VPMM_ERROR_SUSPENDED; so do exports to other
+ *   processes, and their openings of it.
  * - Frees succeed. They drop the host copy of the memory, and its address when its stretch is idle.
  * - It is live to vpmm_query, vpmm_arena_live and layouts, and counts in suspended_bytes only: not
  *   in mapped_bytes, live_bytes or the capacity, nor as free memory of the pool.

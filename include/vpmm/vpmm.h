@@ -574,7 +574,7 @@ VPMM_API vpmm_status vpmm_ipc_open(const vpmm_ipc_handle* handle, int device, vo
 /* Copies the memory into `pool`, on any device, through peer access or host memory. The caller owns
  * the copy and frees it. When the call returns, the copy is complete and the source is closed.
  * While a stream is being captured, the source is closed as by vpmm_ipc_close_deferred. The handle
- * must name its device. */
+ * must name its device. Fails as vpmm_ipc_open and vpmm_allocate. */
 VPMM_API vpmm_status vpmm_ipc_open_staged(const vpmm_ipc_handle* handle, vpmm_pool* pool,
                                           void** ptr);
 /* Waits for the work of the device's context, then unmaps the memory. Call it once for each

@@ -60,8 +60,8 @@ Result<void> Guarded::open() {
                          driver_.stream_create(driver::StreamFlags::non_blocking, own_stream_));
 }
 
-// Forgets blocks that are gone from these addresses. Returns false if another block is in the way;
-// `next`: out, the end of its slot.
+// Forgets blocks that are gone from these addresses. Returns false, and forgets none, if another
+// block is in the way; `next`: out, the end of its slot.
 bool Guarded::make_way(AddressRange slot, DevicePtr& next) {
   auto at = blocks_.upper_bound(slot.begin);
   if (at != blocks_.begin() && std::prev(at)->second.slot.end() > slot.begin) --at;
@@ -118,7 +118,7 @@ Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& reques
   const Bytes alignment = std::max(request.alignment, kDefaultAlignment);
   block.range = {align_down(block.mapped.end() - request.bytes, alignment), request.bytes};
   block.tag = request.tag;
-  block.contexts = dead_contexts_;
+  block.dead_contexts = dead_contexts_;
   block.allocated = moment_of(caller, request.guard_stack);
   if (caller.timeline != nullptr) block.timeline = caller.timeline->id;
   count_mapped(block, +1);
@@ -304,9 +304,9 @@ Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
   return is_broken(outcome) ? std::move(outcome) : Result<void>();
 }
 
-// Work of the old context may have ended before it filled them.
+// Leaves out margins from before a reset, whose fill may be lost.
 void Guarded::drop_old_margins(Block& block) const {
-  if (block.contexts != dead_contexts_) block.judgement.is_done = true;
+  if (block.dead_contexts != dead_contexts_) block.judgement.is_done = true;
 }
 
 // Forgets the oldest blocks that are gone beyond the bound.

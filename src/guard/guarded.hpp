@@ -48,7 +48,7 @@ struct Block {
     freed,   // its user's work may not be complete, or its pages are being unmapped
     gone     // unmapped; its addresses are out of use
   };
-  // Comparison of the margins. Written by the thread that maps or unmaps, without the lock.
+  // Comparison of the margins. Written by the thread that maps or unmaps, also without the lock.
   struct Judgement {
     bool is_done = true;  // as long as no margins are filled
     bool found_damage = false;
@@ -68,7 +68,7 @@ struct Block {
   Vector<time::TimelineId> other_uses;       // streams named with record_use
   time::Stamp stamp;                         // of the free
   std::uint64_t number = 0;                  // the n-th guarded allocation
-  std::uint64_t contexts = 0;                // that died before it
+  std::uint64_t dead_contexts = 0;           // before its allocation
   std::uint32_t tag = 0;
   Moment allocated;
   Moment freed;

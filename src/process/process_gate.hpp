@@ -35,7 +35,8 @@ inline bool is_ending() noexcept {
   return detail::gate.load(std::memory_order_acquire) != detail::Gate::open;
 }
 
-// Counts a call in progress, so that exit can wait for it. Nests. Takes no lock.
+// Counts a call in progress, so that exit can wait for it. Nests. Takes no lock, except in first
+// calls, which wait until exit is to close the gate.
 //
 // Note [One side of the gate pays for both]
 // Either an entry sees the closed gate, or the closing thread sees the entry. Usually each side has
@@ -91,7 +92,7 @@ class GateEntry {
 Error ending_error();
 
 // Makes exit run `handler` before those registered so far. All handlers of the library are
-// registered here:
+// registered under one lock:
 //
 // Note [No fork falls into a registration]
 // glibc keeps its list of exit handlers under a lock unknown to fork(): a fork during another
@@ -101,8 +102,8 @@ Error ending_error();
 void run_at_exit(void (*handler)()) noexcept;
 
 // Makes exit close the gate before the handlers registered so far, wait for calls in progress on
-// other threads, at most two seconds in all, and finish open recordings. The first GateEntry calls
-// it; a second call is needed after CUDA registered its own handlers, which must find the gate
+// other threads, at most two seconds in all, and finish open recordings. The first GateEntry has
+// done so; it is called again after CUDA registered its own handlers, which must find the gate
 // closed.
 void close_gate_at_exit() noexcept;
 

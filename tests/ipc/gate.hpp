@@ -9,11 +9,11 @@
 
 namespace vpmm::ipc_test {
 
-// The next thread but the main one that enters.
+// Holds the next thread but the main one that enters.
 void hold_thread_at_gate(Process& process);
-// Waits for it.
+// Waits until a thread is held.
 void expect_thread_at_gate(Process& process);
-// In the actor: the thread that went on. 0: none.
+// In the actor: the thread that was held and went on. 0: none.
 pid_t thread_past_gate();
 
 }  // namespace vpmm::ipc_test

@@ -207,6 +207,10 @@ TEST_F(IpcNoDescriptors, an_exporter_that_was_short_of_one_looks_again_without_a
   const Shared shared = exporter.allocate_shared(kMiB, kSeed);
   expect_ok(exporter.call([](Parcel&) { fail_kernel_call(KernelCall::accept, EMFILE); }));
   importer.expect(importer.open(shared.handle), kMiB, kSeed);
+  const Parcel asked =
+      exporter.call([](Parcel& parcel) { parcel.words[0] = kernel_calls(KernelCall::accept); });
+  EXPECT_GE(asked.words[0], 2U) << "the first failed";
+  EXPECT_LE(asked.words[0], 20U) << "after a pause";
 }
 
 TEST_F(IpcNoDescriptors, a_first_export_without_descriptors_fails_and_the_next_one_works) {

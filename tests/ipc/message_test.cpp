@@ -28,7 +28,7 @@ std::string of_version(unsigned version) {
          ": both need the same version of vpmm";
 }
 
-// Whatever a call before it left behind.
+// errno of an earlier call changes nothing.
 TEST(IpcMessage, that_does_not_come_is_waited_for_until_the_deadline) {
   const std::string path = socket_folder_of_tests() + "/silent.sock";
   const auto listener = ipc::listen_at(path);
@@ -235,6 +235,7 @@ TEST(IpcProtocolOfExporter, that_refuses_an_opening_says_whether_it_could_ever_s
   for (const auto& [said, read] :
        {std::pair(VPMM_ERROR_INVALID_ARGUMENT, VPMM_ERROR_INVALID_ARGUMENT),
         std::pair(VPMM_ERROR_UNSUPPORTED, VPMM_ERROR_UNSUPPORTED),
+        std::pair(VPMM_ERROR_SUSPENDED, VPMM_ERROR_SUSPENDED),
         std::pair(VPMM_ERROR_POISONED, VPMM_ERROR_NOT_SHARED)}) {
     Process importer;
     HandExporter exporter;

@@ -270,13 +270,19 @@ TEST_F(ProcessGateDeathTest, exit_does_not_wait_for_calls_that_it_turned_away) {
 }
 
 // Runs `meanwhile` in each entry that counts and has not looked at the gate again.
-void hold_entries(RaceWindow meanwhile) { race_window.store(meanwhile); }
+void hold_entries(void (*meanwhile)()) {
+  static void (*in_entry)() = nullptr;
+  in_entry = meanwhile;
+  race_window.store([](const char* name) {
+    if (std::string(name) == "an entry counts, and has not looked at the gate again") in_entry();
+  });
+}
 
 TEST_F(ProcessGateDeathTest, exit_does_not_wait_for_a_call_that_finds_the_gate_closed_meanwhile) {
   EXPECT_EXIT(
       {
         static std::atomic<bool> is_counted{false};
-        hold_entries([](const char*) {
+        hold_entries([] {
           is_counted = true;
           while (!is_ending()) std::this_thread::yield();
           std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -295,7 +301,7 @@ TEST_F(ProcessGateDeathTest, exit_does_not_wait_for_a_call_that_finds_the_gate_c
 TEST_F(ProcessGateDeathTest, calls_at_a_closed_gate_do_not_count_for_a_moment) {
   EXPECT_EXIT(
       {
-        hold_entries([](const char*) {
+        hold_entries([] {
           while (is_ending()) std::this_thread::sleep_for(std::chrono::seconds(1));
         });
         begin_a_call_that_exit_must_wait_for();
@@ -463,9 +469,10 @@ TEST_F(ProcessGateDeathTest, a_first_call_waits_until_exit_is_to_close_the_gate)
         race_window = [](const char* name) {
           if (std::string(name) != "exit is to close the gate") return;
           is_in_window = true;
-          for (int i = 0; i < 200 && !has_passed; ++i)
+          for (int i = 0; i < 1000 && !has_passed; ++i)
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         };
+        alarm(kFarBelowTenWaits);
         std::thread([] { const GateEntry entry; }).detach();
         while (!is_in_window) std::this_thread::yield();
         { const GateEntry entry; }
