@@ -283,10 +283,9 @@ Result<bool> SlowPath::await_returning(const Job& job) {
 Result<bool> SlowPath::collect_idle(const Job& job) {
   VPMM_TRY_ASSIGN(const bool is_complete, prover_.learn(device_.timelines.count()));
   VPMM_TRY_ASSIGN(const bool is_swept, device_.pool->sweep_all(job.lock));
-  const bool is_flushed = device_.small->flusher().flush();
-  const bool is_given_back = arenas_.give_back_idle(arena::Idle::chunks) > 0;
-  return is_complete || is_swept || is_flushed || is_given_back ||
-         device_.pool->memory().idle_bytes() > 0;
+  device_.small->flusher().flush();
+  arenas_.give_back_idle(arena::Idle::chunks);
+  return is_complete || is_swept || device_.pool->memory().idle_bytes() > 0;
 }
 
 Result<bool> SlowPath::make_room(const Job& job) {
