@@ -182,7 +182,7 @@ void Entrance::leave(const pool::Caller& caller) {
     if (device_.timelines.is_due(*caller.timeline))
       static_cast<void>(
           device_.primary.noted(device_.timelines.close(*caller.timeline, *caller.stream)));
-  } else if (caller.timeline == nullptr) {
+  } else {
     parts_.prover.prove_if_due();
   }
   // Hysteresis: bounded caches stay bounded until half as many streams are left.

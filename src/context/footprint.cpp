@@ -3,7 +3,6 @@
 #include "context/footprint.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace vpmm::context {
 
@@ -25,10 +24,9 @@ Bytes Footprint::idle_in_driver_pool(Bytes but_for) const {
   return driver_pool_bytes_ - std::min(driver_pool_bytes_, used);
 }
 
-bool Footprint::look_at_driver_pool() {
-  const Bytes before = std::exchange(driver_pool_bytes_, device_.driver_pool->reserved_bytes());
+void Footprint::look_at_driver_pool() {
+  driver_pool_bytes_ = device_.driver_pool->reserved_bytes();
   tell_pool();
-  return driver_pool_bytes_ > before;
 }
 
 void Footprint::forget_driver_pool() {

@@ -23,8 +23,8 @@ class Footprint {
 
   Bytes held() const VPMM_REQUIRES(pool_lock);
   Bytes idle_in_driver_pool(Bytes but_for = 0) const VPMM_REQUIRES(pool_lock);
-  // Updates the bytes that the driver's pool holds. Returns true if they grew.
-  bool look_at_driver_pool() VPMM_REQUIRES(pool_lock);
+  // Updates the bytes that the driver's pool holds.
+  void look_at_driver_pool() VPMM_REQUIRES(pool_lock);
   void forget_driver_pool() VPMM_REQUIRES(pool_lock);
   // Call after a change of memory beside the pool, or before one of `coming` bytes.
   void tell_pool(Bytes coming = 0) VPMM_REQUIRES(pool_lock);

@@ -176,9 +176,9 @@ Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const pool::R
     if (device_.pool != nullptr) VPMM_TRY(device_.pool->trim(lock, 0));
     result = once();
   }
-  const bool has_grown = footprint_.look_at_driver_pool();
+  footprint_.look_at_driver_pool();
   // Drops failures: only idle memory stays mapped then.
-  if (result && has_grown) footprint_.offset_growth(lock);
+  if (result) footprint_.offset_growth(lock);
   if (is_shortage(result))
     return Error{ErrorCode::out_of_memory,
                  message_of("of the driver's stream-ordered pool: {}", result.error().message)};

@@ -423,6 +423,7 @@ Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexL
     residency_.end_change(ids[i], Residence::resident, bytes[i]);
     if (!how.copies_back || !contents_.keeps(ids[i])) contents_.drop(ids[i]);
   }
+  parts_.footprint.note_peaks();
   return {};
 }
 

@@ -23,7 +23,7 @@ class RegionSlab {
     for (const NodeBlock& block : blocks_) std::destroy_n(block.nodes(), block.made);
   }
 
-  // Makes a hole without range or reservation.
+  // Makes a hole without reservation; the caller sets its range.
   Region* make() {
     if (unused_ == nullptr) return make_new();
     Region* const node = unused_;
@@ -35,7 +35,6 @@ class RegionSlab {
   // Requires: in no file and not allocated, so that owner, holder and places are as those of a new
   // node.
   void recycle(Region* node) {
-    node->range = {};
     node->previous = nullptr;
     node->next = unused_;
     node->reservation = nullptr;

@@ -24,7 +24,7 @@ class LiveParts {
     count_ = 0;
     if (segment.is_free()) return segment.units;
     const std::uint64_t end = std::min<std::uint64_t>(segment.units, unit + kUnitsAtOnce);
-    while (unit < end && count_ < parts_.size()) {
+    while (unit < end) {
       const PageRun& run = *segment.run;
       if (const Slab* const slab = content_in(run.contents[run.unit_of(segment.at(unit))]).slab())
         return count_ != 0 ? unit : read(segment, unit, *slab);
@@ -45,6 +45,8 @@ class LiveParts {
 
  private:
   static constexpr std::uint64_t kUnitsAtOnce = 64;
+  static_assert(kUnitsAtOnce <= kMostBlocks,
+                "a span has a unit at least, so there is room for all");
 
   // Skips units read in earlier holds: the slab may have been cut around them since.
   std::uint64_t read(const Segment& segment, std::uint64_t unit, const Slab& slab)

@@ -279,6 +279,31 @@ TEST(SmallRequests, of_the_drivers_pool_take_idle_pages_rather_than_set_a_record
   EXPECT_EQ(idle_pages_after_small_requests(page_world()), 3 * kPage) << "the record is 4 pages";
 }
 
+// The record is what the resume has mapped.
+TEST(SmallRequests, of_the_drivers_pool_take_as_much_of_idle_pages_after_a_resume_as_it_grows) {
+  constexpr std::uint32_t kTag = 7;
+  for (const Bytes growth : {Bytes{0}, kPage}) {
+    PoolWorld world(stream_ordered_world());
+    const StreamHandle stream = world.stream();
+    if (growth == 0) world.allocate(1000, stream);  // so that there is room
+    ASSERT_TRUE(world.pool().suspension().make_suspendable(kTag, {}).ok());
+    ASSERT_TRUE(world.pool().allocate({4 * kPage, 0, stream, {}, kTag}).ok());
+    const DevicePtr idle = world.allocate(8 * kPage, stream);
+    context::SuspendHow how;
+    how.to_driver = true;
+    ASSERT_TRUE(world.pool().suspension().suspend(kTag, how).ok());
+    world.pool().reports().reset_peaks();
+    ASSERT_TRUE(world.pool().suspension().resume(kTag, {}).ok());
+    world.deallocate(idle, std::nullopt);
+    world.wait();
+    const observe::Statistics before = world.statistics();
+    world.allocate(1000, std::nullopt);
+    const observe::Statistics after = world.statistics();
+    EXPECT_EQ(after.stream_ordered_bytes, before.stream_ordered_bytes + growth);
+    EXPECT_EQ(after.mapped_bytes, before.mapped_bytes);
+  }
+}
+
 // The pool has none in hand, and the request that follows is the one that counts.
 TEST(SmallRequests, of_the_drivers_pool_are_guarded_in_turn_however_they_were_tried_before) {
   WorldOptions options = adaptive_world();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// context: what VPMM_GUARD cannot guard.
+// context: what VPMM_GUARD cannot guard, and allocations beside guarded ones.
 #include <gtest/gtest.h>
 
 #include "support/pool_world_captures.hpp"
@@ -30,6 +30,21 @@ TEST(GuardedElsewhere, what_cannot_be_guarded_is_allocated_and_counted_as_unguar
   destroy(world, end_capture(world, captured));
   EXPECT_EQ(world.statistics().guarded_allocations, 0u);
   EXPECT_EQ(world.statistics().unguarded_allocations, 1u);
+}
+
+// The first of two is guarded, or the second.
+TEST(BesideGuardedBlocks, there_is_as_much_less_room_for_others) {
+  WorldOptions options = adaptive_world();
+  options.config.checks.guard_every = 2;
+  options.config.limits.capacity = 32 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  for (int i = 0; i < 2; ++i) world.allocate(8 * kPage, stream);
+  ASSERT_EQ(world.statistics().guarded_allocations, 1u);
+  ASSERT_EQ(world.statistics().mapped_bytes, 16 * kPage);
+  const auto large = world.pool().allocate({20 * kPage, 0, stream});
+  expect_error(large, ErrorCode::out_of_memory);
+  EXPECT_LE(world.statistics().peak_mapped_bytes, 32 * kPage);
 }
 
 }  // namespace

@@ -365,7 +365,8 @@ TEST(Snapshot, shows_memory_that_a_request_is_mapping_as_in_flight) {
 TEST_F(BlocksShown, a_recording_begins_with_what_lives_and_names_its_streams) {
   const ArenaId arena = make_arena(world);
   const DevicePtr in_arena = allocate_in(world, arena, kPage, b);
-  const DevicePtr labelled = world.pool().allocate({1000, 0, a, {}, 7, 8}).value();
+  const std::uint32_t library = report::tag_with_name("a library");
+  const DevicePtr labelled = world.pool().allocate({1000, 0, a, {}, 7, library}).value();
   const DevicePtr plain = world.allocate(3 * kPage, std::nullopt);
   world.deallocate(world.allocate(2000, a), a);
   const std::string path = ::testing::TempDir() + "vpmm_living_" + std::to_string(getpid());
@@ -391,6 +392,10 @@ TEST_F(BlocksShown, a_recording_begins_with_what_lives_and_names_its_streams) {
   EXPECT_EQ(recorded_at(labelled).arena, 0u);
   EXPECT_EQ(recorded_at(labelled).tag, 7u);
   EXPECT_EQ(recorded_at(plain).tag, 0u);
+  EXPECT_EQ(recorded_at(plain).flags, 0u) << "no library";
+  const std::string libraries = file.definitions["libraries"].dump();
+  EXPECT_NE(recorded_at(labelled).flags, 0u);
+  EXPECT_NE(libraries.find("a library"), std::string::npos) << libraries;
   EXPECT_EQ(recorded_at(plain).stream, observe::kNoRecordedStream);
   EXPECT_NE(recorded_at(labelled).stream, recorded_at(in_arena).stream);
   for (const auto& [ptr, stream] : {std::pair(in_arena, b), std::pair(labelled, a)}) {

@@ -233,6 +233,8 @@ TEST(DeferredFrees, wait_for_a_bounded_number_of_requests_that_only_try) {
     const DevicePtr ptr = world.allocate(6 * kPage, stream);
     const std::uint64_t before = world.statistics().deallocations;
     world.pool().deallocate_deferred(ptr);
+    for (int i = 0; i < 100; ++i)
+      EXPECT_TRUE(is_null(world.pool().allocate_if_ready(1000, 4 * kKiB))) << "no cache serves it";
     EXPECT_EQ(served(), 64) << round;
     EXPECT_EQ(world.statistics().deallocations, before);
     EXPECT_TRUE(world.pool().limits().memory_info().ok());

@@ -64,6 +64,19 @@ TEST_F(ManyAtOnce, of_an_only_stream_are_hits_where_memory_is_in_hand) {
   EXPECT_EQ(world.statistics().deallocations, before.deallocations + 3);
 }
 
+// The stream's cache serves all but the largest when they come again.
+TEST_F(ManyAtOnce, are_as_many_allocations_as_there_are_results) {
+  for (const Bytes bytes : kSizes) {
+    for (int round = 0; round < 3; ++round) {
+      const std::vector<DevicePtr> made = allocate({bytes, bytes}, stream);
+      EXPECT_EQ(world.statistics().live_allocations, 2u) << bytes;
+      deallocate(made, stream);
+      EXPECT_EQ(world.statistics().live_allocations, 0u) << bytes;
+    }
+    world.wait();
+  }
+}
+
 TEST_F(ManyAtOnce, sizes_of_nothing_are_null_and_take_nothing) {
   const std::vector<DevicePtr> made = allocate({0, 5000, 0, 9 * kPage}, stream);
   EXPECT_TRUE(is_null(made[0]) && is_null(made[2]));

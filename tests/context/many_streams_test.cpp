@@ -10,6 +10,7 @@ namespace vpmm::test {
 namespace {
 
 using driver::Call;
+using driver::CuResult;
 
 constexpr std::size_t kRemembered = 63;  // and what all streams together freed
 constexpr Bytes kLarge = 9 * kPage;      // more than a cache keeps
@@ -97,6 +98,39 @@ TEST_F(StreamsWithEvents, need_no_event_of_the_context) {
 TEST_F(StreamCrowd, of_which_each_called_since_the_last_look_is_remembered) {
   for (const StreamHandle stream : streams) pair(1000, stream);
   EXPECT_EQ(world.statistics().timelines, streams.size());
+}
+
+// The streams of a second GPU end with its context.
+TEST(CachesOfManyStreams, are_bounded_until_no_more_than_half_as_many_are_left) {
+  for (const std::size_t left : {32u, 33u}) {
+    WorldOptions options = adaptive_world();
+    options.sim.device_count = 2;
+    PoolWorld world(options);
+    const auto enter = [&](driver::DeviceOrdinal device) {
+      driver::ContextHandle context{};
+      ASSERT_EQ(world.sim().device_primary_ctx_retain(device, context), CuResult::success);
+      ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
+    };
+    std::vector<StreamHandle> near, all;
+    enter(1);
+    for (int i = 0; i < 40; ++i) all.push_back(world.stream());
+    enter(0);
+    for (std::size_t i = 0; i < left; ++i) near.push_back(world.stream());
+    all.insert(all.end(), near.begin(), near.end());
+    for (const StreamHandle stream : all) world.deallocate(world.allocate(1000, stream), stream);
+    world.wait();
+    ASSERT_EQ(world.statistics().timelines, all.size());
+    ASSERT_EQ(world.sim().device_primary_ctx_reset(1), CuResult::success);
+    std::vector<DevicePtr> live;
+    for (int i = 0; i < 8; ++i) live.push_back(world.allocate(4 * kPage, near[0]));
+    EXPECT_EQ(world.statistics().timelines, left);
+    for (const DevicePtr ptr : live) world.deallocate(ptr, near[0]);
+    const Bytes kept = world.statistics().cached_bytes;
+    if (left == 32)
+      EXPECT_GE(kept, 8 * 4 * kPage);
+    else
+      EXPECT_LT(kept, 4 * kPage);
+  }
 }
 
 // More than the pool remembers at first, and each has called again before the others are through.

@@ -149,6 +149,24 @@ TEST(SearchForPages, takes_one_allocation_of_its_own_stream_that_is_large_enough
   EXPECT_EQ(world.statistics().mapped_bytes, mapped);
 }
 
+// Only before growth is work of others worth an event.
+TEST(SearchForPages, asks_no_other_stream_for_proof_where_its_own_keeps_enough) {
+  PoolWorld world(page_by_page_world());
+  const StreamHandle own = world.stream(), other = world.stream();
+  const DevicePtr cached = world.allocate(4 * kPage, own);
+  const DevicePtr freed = world.allocate(10 * kPage, other);
+  world.deallocate(cached, own);
+  world.use(freed, 10 * kPage, other, kLongNs);
+  world.deallocate(freed, other);
+  const observe::Statistics before = world.statistics();
+  ASSERT_EQ(before.cached_bytes, 4 * kPage);
+  ASSERT_EQ(before.pending_bytes, 10 * kPage);
+  EXPECT_EQ(world.allocate(3 * kPage, own), cached);
+  EXPECT_EQ(world.allocate(9 * kPage, other), freed) << "a call in which it would answer";
+  EXPECT_EQ(world.statistics().events_recorded, before.events_recorded);
+  EXPECT_EQ(world.statistics().mapped_bytes, before.mapped_bytes);
+}
+
 // A pool may grow a little early, by what is live, however much it took from caches meanwhile.
 TEST(SearchForPages, grows_early_rather_than_moves_what_came_from_caches) {
   PoolWorld world(page_by_page_world());

@@ -48,6 +48,23 @@ TEST_F(OrderedListTest, what_comes_late_stands_where_its_number_belongs) {
   EXPECT_EQ(list.front(), &regions[2]);
 }
 
+// The tree takes host memory for each region, and a search.
+TEST_F(OrderedListTest, what_comes_in_order_is_linked_and_only_what_comes_late_stands_beside) {
+  list.add(&regions[3], 10);
+  list.add(&regions[1], 20);
+  list.add(&regions[2], 20);
+  list.add(&regions[5], 15);
+  list.add(&regions[4], 30);
+  const Region* before = nullptr;
+  for (const std::size_t linked : {3u, 1u, 2u, 4u}) {
+    EXPECT_EQ(regions[linked].by_age.previous, before) << linked;
+    before = &regions[linked];
+  }
+  EXPECT_EQ(regions[2].by_age.next, &regions[4]) << "past the late one";
+  EXPECT_EQ(regions[5].by_age.next, nullptr);
+  EXPECT_EQ(order(), (Pages{3, 5, 1, 2, 4}));
+}
+
 TEST_F(OrderedListTest, of_equal_numbers_the_lowest_address_comes_first) {
   list.add(&regions[5], 7);
   list.add(&regions[8], 7);

@@ -95,6 +95,37 @@ TEST_F(SmallParts, units_are_found_within_one_page_or_across_two_if_they_fit_in_
   EXPECT_EQ(cut_pages.bytes(), 0u);
 }
 
+// Note [A segment is as complete as what it was cut from]
+TEST_F(SmallParts, units_of_a_pending_page_are_no_other_streams_until_it_is_complete) {
+  CutPages& cut_pages = small->cut_pages();
+  for (const bool is_pending : {false, true}) {
+    SCOPED_TRACE(is_pending);
+    if (is_pending) give_back_pending(place(request(1), a).begin, a, Closed::no);
+    const pool::Placed page = place(request(1), a);
+    ASSERT_EQ(page.is_complete, !is_pending);
+    cut_pages.add(page, a);
+    const std::uint64_t number = is_pending ? a.timeline->numbers.last : 0;
+    EXPECT_EQ(cut_pages.find(kUnit, kPage, kUnit, a).number, number);
+    EXPECT_EQ(cut_pages.find_aligned(kUnit, kUnit, a).number, number);
+    const CutPages::FreePart room = cut_pages.find_pages(kPage, a);
+    EXPECT_EQ(room.number, number);
+    StreamCache& cache = cache_of(a);
+    Segment* const segment = cut_pages.cut(room, a);
+    {
+      const CacheGuard guard(cache);
+      cache.segments.attach(segment, &cache, room.number);
+    }
+    EXPECT_EQ(small->flusher().steal(b, kPage), !is_pending);
+    if (!is_pending) {
+      EXPECT_EQ(cache.cached_bytes(), 0u);
+      continue;
+    }
+    a.timeline->seal();
+    complete({a.timeline->id, number});
+    EXPECT_TRUE(small->flusher().steal(b, kPage));
+  }
+}
+
 // So that no warm call looks into what the page was.
 TEST_F(SmallParts, a_page_that_goes_back_is_named_by_nobody) {
   for (const Bytes bytes : {Bytes{100}, 200 * kKiB, kPage}) {
