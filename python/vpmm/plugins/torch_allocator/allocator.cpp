@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <iterator>
 
+#include "sharing.hpp"
+
 namespace vpmm::torch_plugin {
 namespace {
 
@@ -266,7 +268,7 @@ cca::ShareableHandle Allocator::shareIpcHandle(void* ptr) {
 }
 
 std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle) {
-  return shared_memory_.open(handle, current_device());
+  return open_shared(handle, current_device());
 }
 
 void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& pairs) {

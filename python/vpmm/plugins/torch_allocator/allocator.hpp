@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "device.hpp"
-#include "sharing.hpp"
 
 namespace vpmm::torch_plugin {
 
@@ -142,7 +141,6 @@ class Allocator final : public cca::CUDAAllocator {
   std::atomic<bool> is_enabled_{true};
   Mutex initializing_;
   History history_;
-  SharedMemory shared_memory_;
 };
 
 // Stays for good: tensors outlive every static object.

@@ -31,19 +31,11 @@ std::string message_of(const vpmm_ipc_handle& handle) {
   return std::string(kMagic).append(reinterpret_cast<const char*>(&handle), sizeof handle);
 }
 
-std::shared_ptr<void> SharedMemory::open(const std::string& message, int device) {
+std::shared_ptr<void> open_shared(const std::string& message, int device) {
   const vpmm_ipc_handle handle = handle_of(message);
-  const std::string key = message + static_cast<char>(device);
-  const MutexLock lock(mutex_);
-  const auto known = opened_.find(key);
-  std::shared_ptr<void> memory = known == opened_.end() ? nullptr : known->second.lock();
-  if (memory != nullptr) return memory;
   void* ptr = nullptr;
   check(vpmm_ipc_open(&handle, device, &ptr), "a tensor of another process");
-  memory = std::shared_ptr<void>(ptr, &vpmm_ipc_close_deferred);
-  std::erase_if(opened_, [](const auto& each) { return each.second.expired(); });
-  opened_[key] = memory;
-  return memory;
+  return {ptr, &vpmm_ipc_close_deferred};
 }
 
 }  // namespace vpmm::torch_plugin
