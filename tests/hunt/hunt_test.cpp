@@ -234,8 +234,11 @@ TEST_F(Hunt, no_process_outlives_a_hunt_that_is_killed) {
   };
   const auto comes = [](auto&& is_so) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!is_so() && std::chrono::steady_clock::now() < end) usleep(10'000);
-    return is_so();
+    while (std::chrono::steady_clock::now() < end) {
+      if (is_so()) return true;
+      usleep(10'000);
+    }
+    return false;
   };
   const std::string hunt = shell("TMPDIR=" + folder + " " VPMM_HUNT " --first 7 --step 7 --jobs 2" +
                                  " --programs 1000000" + out() + " > /dev/null 2>&1 & echo $!")
