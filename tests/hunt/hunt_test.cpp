@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -145,8 +147,8 @@ TEST_F(Hunt, a_program_that_asks_runs_alike_each_time) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(calls(), first);
 }
 
-// The first of these seeds that are a multiple of 7 have a process that imports. Several programs
-// of one process use one importer, or the next after a kill.
+// All these seeds are multiples of 7, so their programs have a process that imports. Several
+// programs of one process use one importer, or the next after a kill.
 TEST_F(Hunt, programs_with_another_process_run_alike_each_time) {
   const auto operations = [&] {
     const std::string text = hunt("--first 7 --step 7 --programs 12 --jobs 1" + out()).text;
@@ -217,6 +219,41 @@ TEST_F(Hunt, a_hunt_that_is_killed_leaves_the_sums_of_the_second_before) {
   EXPECT_THAT(sums(), HasSubstr("findings: 0"));
 }
 
+// The processes inherit the folder in their environment, and would hang beyond the patience of this
+// test.
+TEST_F(Hunt, no_process_outlives_a_hunt_that_is_killed) {
+  const std::string folder = out().substr(out().find('/'));
+  const auto started = [&](bool is_other) {
+    std::size_t number = 0;
+    for (const auto& each : std::filesystem::directory_iterator("/proc"))
+      number += text_of(each.path() / "environ").find("TMPDIR=" + folder) != std::string::npos &&
+                        (text_of(each.path() / "cmdline").find("--actor") != std::string::npos) ==
+                            is_other
+                    ? 1
+                    : 0;
+    return number;
+  };
+  const auto comes = [](auto&& is_so) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (std::chrono::steady_clock::now() < end) {
+      if (is_so()) return true;
+      usleep(10'000);
+    }
+    return false;
+  };
+  const std::string hunt =
+      shell("TMPDIR=" + folder + " " VPMM_HUNT " --first 7 --step 7 --jobs 2" +
+            " --plant hangs --patience 3600 --programs 9" + out() + " > /dev/null 2>&1 & echo $!")
+          .text;
+  EXPECT_TRUE(comes([&] { return started(false) >= 3 && started(true) >= 2; }));
+  ASSERT_EQ(kill(static_cast<pid_t>(std::stoi(hunt)), SIGKILL), 0);
+  EXPECT_TRUE(comes([&] { return started(false) + started(true) == 0; }));
+}
+
+TEST_F(Hunt, a_large_step_leaves_out_no_program) {
+  EXPECT_THAT(hunt("--programs 3 --step 4294967296" + out()).text, HasSubstr("3 programs in"));
+}
+
 TEST_F(Hunt, there_is_a_process_for_each_core) {
   cpu_set_t usable;
   CPU_ZERO(&usable);
@@ -228,9 +265,9 @@ TEST_F(Hunt, there_is_a_process_for_each_core) {
 }
 
 TEST_F(Hunt, wrong_arguments_are_refused) {
-  for (const char* const wrong :
-       {"", "--seconds 0", "--seconds soon", "--seed -1", "--jobs 0", "--seed 1 --seconds 1",
-        "--plant nonsense --seed 1", "--nonsense"}) {
+  for (const char* const wrong : {"", "--seconds 0", "--seconds soon", "--seed -1", "--jobs 0",
+                                  "--seed 1 --seconds 1", "--plant nonsense --seed 1", "--nonsense",
+                                  "--step 0 --programs 1", "--step 4294967297 --programs 1"}) {
     const Answer answer = hunt(wrong);
     EXPECT_NE(answer.code, 0) << wrong;
     EXPECT_THAT(answer.text, Not(HasSubstr("findings"))) << wrong;

@@ -270,8 +270,8 @@ TEST(JudgeOfFlaws, a_lease_that_is_never_given_back_is_found) {
   expect_found<KeepsLeases>("leased", 8, Importer::process);
 }
 
-// What the other process meets in some programs, and that a program without its importer still
-// runs.
+// Counts openings, refusals and kills of the other process, and runs each program again without its
+// importer.
 TEST(JudgeOfImporters, openings_refusals_and_kills_come_to_pass) {
   std::uint64_t leases = 0, ends = 0, kills = 0, refusals = 0;
   for (std::uint64_t seed = 1; seed <= kMostPrograms; ++seed) {
@@ -295,6 +295,17 @@ TEST(JudgeOfImporters, openings_refusals_and_kills_come_to_pass) {
   EXPECT_GT(ends, 500u);
   EXPECT_GT(kills, 50u);
   EXPECT_GT(refusals, 50u);
+}
+
+TEST(JudgeOfImporters, a_kill_is_made_small_to_one_outside_an_opening) {
+  const hunt::Verdict verdict = [](const property::Program& program) {
+    return program.operations.empty() ? "" : "killed: once";
+  };
+  const property::Program few =
+      hunt::shrunk({{}, {property::KillImporter{1, 2, true}}}, "killed: once", verdict, kMostRuns);
+  ASSERT_EQ(few.operations.size(), 1u);
+  EXPECT_EQ(property::to_code(few.operations[0]),
+            property::to_code(property::KillImporter{0, 0, false}));
 }
 
 TEST(JudgeOfFlaws, a_wait_that_is_left_out_is_found) {

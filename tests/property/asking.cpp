@@ -30,12 +30,13 @@ using Visit = std::function<void(context::Context&)>;
 // The pools that the socket tells of, while a program asks. An exporter of this process that starts
 // connects, too, to see which sockets are in use.
 Mutex telling;
-std::function<void(const Visit&)> pools_to_tell;
-bool has_told_nobody = false;
+std::function<void(const Visit&)> pools_to_tell VPMM_GUARDED_BY(telling);
+bool has_told_nobody VPMM_GUARDED_BY(telling) = false;
 
 void for_each_told_pool(const Visit& visit) {
   const MutexLock lock(telling);
-  pools_to_tell ? pools_to_tell(visit) : static_cast<void>(has_told_nobody = true);
+  if (pools_to_tell) return pools_to_tell(visit);
+  has_told_nobody = true;
 }
 
 // Returns whether no pools were told since the last call.

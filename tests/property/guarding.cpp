@@ -17,8 +17,10 @@ namespace {
 constexpr std::size_t kMostFreedKnown = 64;
 constexpr std::size_t kMostPlanted = 40;  // the simulator describes a hundred hazards
 constexpr std::uint8_t kForeign = 0x5A;   // no filling
-constexpr Bytes kMarginBefore = 256;      // compared at most
-constexpr Bytes kMarginAfter = 4 * kKiB;  // likewise
+// As in guard/guarded.cpp: bytes that are compared at most, and unmapped addresses behind.
+constexpr Bytes kMarginBefore = 256;
+constexpr Bytes kMarginAfter = 4 * kKiB;
+constexpr Bytes kLargestGap = 256 * kMiB;
 
 }  // namespace
 
@@ -46,7 +48,6 @@ AddressRange World::own_pages(AddressRange guarded) const {
 
 // The pool tells which allocations are guarded; each ends at unmapped addresses.
 void World::note_guarded(Allocation& made) {
-  constexpr Bytes kLargestGap = 256 * kMiB;
   context::Context& pool = *devices_[made.device].pool;
   const auto told = pool.reports().explain(made.ptr);
   if (!expect(told, "explain")) return;
@@ -68,7 +69,7 @@ void World::note_guarded(Allocation& made) {
 // Addresses of the first round ascend: none is used again before all have been used. Later, live
 // memory is in the way of some.
 void World::look_at_made(std::size_t number) {
-  constexpr Bytes kLargestSlot = 3 * kGiB;
+  constexpr Bytes kLargestSlot = 3 * kGiB;  // requests of 2 GiB at most, with gap and alignment
   Guarding& guarding = devices_[number].guarding;
   if (guarding.made.empty()) return;
   if (!guarding.addresses) guarding.addresses = AddressRange{guarding.made.front().begin, 0};
@@ -155,7 +156,6 @@ void World::note_freed_guarded(const Allocation& allocation, Guarding::When when
   const bool is_damaged = allocation.damage == Damage::done;
   guarding.least_damaged += is_damaged && when != Guarding::When::captured ? 1 : 0;
   guarding.most_damaged += is_damaged ? 1 : 0;
-  figures_.damaged += is_damaged ? 1 : 0;
   const AddressRange range{allocation.ptr, allocation.bytes};
   guarding.freed.push_back(
       {range, own_pages(range), allocation.damage, when, unseen(allocation.device)});

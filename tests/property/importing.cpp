@@ -56,7 +56,8 @@ void World::read_there(const Shared& shared, const Importer& importer) {
     const DevicePtr at{reinterpret_cast<std::uint64_t>(byte)};
     if (importer.part.contains(at)) offsets.push_back(at - importer.part.begin);
   }
-  if (!OtherProcess::instance().reads(importer.there, offsets, *shared.content))
+  const auto read = OtherProcess::instance().reads(importer.there, offsets, *shared.content);
+  if (expect(read, "the other process compares") && !read.value())
     fail("the other process reads what nobody had written");
 }
 
@@ -106,19 +107,19 @@ void World::operator()(const KillImporter& o) {
     shared.importers.clear();
     if (!shared.is_held()) reference(shared.device).end_keeping(shared.number);
   }
-  OtherProcess::instance().start();
+  expect(OtherProcess::instance().start(), "start another process");
 }
 
 // Of pools that are gone, and of a process that exits. What is open asks no exporter.
 void World::check_that_nothing_opens() {
   for (const Shared& shared : shared_) {
-    Importer importer;
+    if (!shared.importers.empty()) continue;
     for (const Export& of : shared.exports) {
-      if (!failure_.empty() || !shared.importers.empty()) break;
+      if (!failure_.empty()) return;
+      Importer importer;
       const auto imported = import(shared, of, importer);
-      if (imported || imported.error().code != ErrorCode::not_shared)
+      if (imported || !says_not_shared(imported.error()))
         fail("opened after the end of its pool: " + (imported ? "done" : imported.error().message));
-      return;
     }
   }
 }

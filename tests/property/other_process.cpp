@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "base/check.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "ipc/channel.hpp"
 #include "ipc/importer.hpp"
@@ -26,6 +29,7 @@ namespace {
 
 constexpr std::chrono::seconds kLongest{20};
 constexpr int kGpus = 2;
+constexpr const char* kIsOther = "VPMM_TEST_IS_OTHER";  // in the environment of the other process
 
 Parcel question_of(const ipc::IpcHandle& handle) {
   Parcel parcel;
@@ -89,8 +93,8 @@ void note(Parcel& parcel, const Error& error) {
 void open_there(Parcel& parcel) {
   const auto opened =
       ipc::Importer::of_process().open(driver_there(), handle_in(parcel), std::nullopt);
-  opened ? static_cast<void>(parcel.words[0] = to_integer(opened.value()))
-         : note(parcel, opened.error());
+  if (!opened) return note(parcel, opened.error());
+  parcel.words[0] = to_integer(opened.value());
 }
 
 void close_there(Parcel& parcel) {
@@ -107,6 +111,8 @@ Result<void> take_unacknowledged(const ipc::IpcHandle& handle) {
   VPMM_TRY_ASSIGN(const Message answer, next_message(channel, deadline));
   if (answer.kind == MessageKind::refused)
     return Error{static_cast<ErrorCode>(answer.status), answer.said()};
+  if (answer.kind != MessageKind::granted)
+    return ipc::not_shared("the exporter neither grants nor refuses");
   for (std::uint64_t left = std::min<std::uint64_t>(answer.chunks, ipc::kMostInFlight); left > 0;) {
     VPMM_TRY_ASSIGN(const Message batch, next_message(channel, deadline));
     if (batch.kind != MessageKind::batch || batch.count > left)
@@ -121,14 +127,20 @@ void begin_there(Parcel& parcel) {
   if (!begun) note(parcel, begun.error());
 }
 
+// Counts the bytes that differ.
 void compare_there(Parcel& parcel) {
   const std::uint64_t count = parcel.words[2];
+  std::uint64_t differ = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
     const std::uint64_t at = parcel.words[0] + parcel.words[3 + i];
-    const std::uint8_t byte = *reinterpret_cast<const std::uint8_t*>(at);
-    if (byte != parcel.words[1])
-      note(parcel, {ErrorCode::driver_failed, "byte " + std::to_string(byte)});
+    differ += *reinterpret_cast<const std::uint8_t*>(at) != parcel.words[1] ? 1 : 0;
   }
+  parcel.words[0] = differ;
+}
+
+void end_with_parent(Parcel& parcel) {
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+    note(parcel, {ErrorCode::driver_failed, "the other process would outlive this one"});
 }
 
 }  // namespace
@@ -140,10 +152,12 @@ OtherProcess& OtherProcess::instance() {
   return *one;
 }
 
-void OtherProcess::start() {
-  if (actor_) return;
-  actor_.emplace();
-  ask([](Parcel&) { prctl(PR_SET_PDEATHSIG, SIGKILL); }, {});
+Result<void> OtherProcess::start() {
+  if (actor_) return {};
+  VPMM_CHECK(std::getenv(kIsOther) == nullptr, "main() does not begin with ipc_test::act()");
+  actor_.emplace(std::vector{std::string(kIsOther) + "=1"});
+  if (const auto error = error_in(ask(end_with_parent, {}))) return kill(), *error;
+  return {};
 }
 
 void OtherProcess::kill() {
@@ -177,11 +191,14 @@ Result<void> OtherProcess::begin_to_open(const ipc::IpcHandle& handle) {
   return {};
 }
 
-bool OtherProcess::reads(DevicePtr ptr, std::span<const Bytes> offsets, std::uint8_t content) {
+Result<bool> OtherProcess::reads(DevicePtr ptr, std::span<const Bytes> offsets,
+                                 std::uint8_t content) {
   Parcel question;
   question.words = {to_integer(ptr), content, offsets.size()};
   std::copy(offsets.begin(), offsets.end(), question.words.begin() + 3);
-  return !error_in(ask(compare_there, question));
+  const Parcel answer = ask(compare_there, question);
+  if (const auto error = error_in(answer)) return *error;
+  return answer.words[0] == 0;
 }
 
 // The exporter's thread admits connections last in a turn, behind the leases that it gives back.

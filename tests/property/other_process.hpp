@@ -17,8 +17,10 @@ namespace vpmm::property {
 class OtherProcess {
  public:
   static OtherProcess& instance();
-  void start();  // no effect if it runs
-  void kill();   // by SIGKILL; returns when it is dead
+  // No effect if it runs. Aborts a process that was started as the other one and whose main() does
+  // not begin with ipc_test::act(), so that the start fails here.
+  Result<void> start();
+  void kill();  // by SIGKILL; returns when it is dead
 
   // Returns the address of the memory there.
   Result<DevicePtr> open(const ipc::IpcHandle& handle);
@@ -26,8 +28,8 @@ class OtherProcess {
   // Takes as many chunks as an exporter sends without an acknowledgement, and waits. For a process
   // that is killed next.
   Result<void> begin_to_open(const ipc::IpcHandle& handle);
-  // Returns whether the bytes that many behind `ptr` are `content`: three at most.
-  bool reads(DevicePtr ptr, std::span<const Bytes> offsets, std::uint8_t content);
+  // Returns whether the bytes at `offsets` from `ptr`, three at most, are `content`.
+  Result<bool> reads(DevicePtr ptr, std::span<const Bytes> offsets, std::uint8_t content);
 
  private:
   ipc_test::Parcel ask(ipc_test::Work work, const ipc_test::Parcel& question);

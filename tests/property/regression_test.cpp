@@ -26,6 +26,14 @@ BeginCapture capture_on(std::uint64_t stream, bool is_announced) {
   return {0, stream - 1, driver::CaptureMode::global, is_announced};
 }
 
+Figures figures_of(const Scene& scene, const std::vector<Operation>& operations) {
+  World world(scene, {.operations_per_check = 1});
+  world.run(operations);
+  world.finish();
+  EXPECT_EQ(world.failure(), "");
+  return world.figures();
+}
+
 TEST(PoolRegression, a_free_waits_for_recorded_uses_that_its_own_stream_does_not_wait_for) {
   for (const Bytes bytes : {Bytes{1000}, 4 * kMiB})
     EXPECT_EQ(
@@ -306,16 +314,21 @@ TEST(PoolRegression, memory_of_many_that_the_driver_refuses_to_take_back_stays_f
 TEST(PoolRegression, a_fill_that_a_reset_drops_is_no_overrun) {
   Scene scene = scene_with();
   scene.config.checks.guard_every = 1;
-  EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 1, 0}, Reset{0, true}}), "");
+  const Figures figures = figures_of(scene, {Allocate{0, kNonBlocking, 1, 0}, Reset{0, true}});
+  EXPECT_EQ(figures.guarded, 1u);
+  EXPECT_EQ(figures.damaged, 0u);
 }
 
 TEST(PoolRegression, an_overrun_is_told_and_the_pages_end_with_the_work) {
   Scene scene = scene_with();
   scene.config.checks.guard_every = 1;
-  for (const std::uint64_t place : {0, 1, 2, 3})
-    EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 1000, 0}, Overrun{0, place, 7}, Free{0},
-                                 Synchronize{0}, Allocate{0, kOther, 1000, 0}}),
-              "");
+  for (const std::uint64_t place : {0, 1, 2, 3}) {
+    const Figures figures =
+        figures_of(scene, {Allocate{0, kNonBlocking, 1000, 0}, Overrun{0, place, 7}, Free{0},
+                           Synchronize{0}, Allocate{0, kOther, 1000, 0}});
+    EXPECT_EQ(figures.guarded, 2u);
+    EXPECT_EQ(figures.damaged, place < 2 ? 1u : 0u) << "bytes of a margin are on the pages";
+  }
 }
 
 // The first such free of a process, so this shows in a process of its own.

@@ -154,16 +154,22 @@ void World::wait_for_other_process(std::size_t number) {
          "the other process waits");
 }
 
+// Whether an exporter refused what is not shared. One that does not answer refuses nothing.
+bool World::says_not_shared(const Error& error) {
+  return error.code == ErrorCode::not_shared &&
+         error.message.find("does not answer") == std::string::npos;
+}
+
 // Whether a part is leased. A refusal that nothing explains is a failure.
 bool World::is_leased(Shared& shared, AddressRange part, const std::optional<Error>& refusal) {
   const auto is = [&](ErrorCode code) { return refusal && refusal->code == code; };
   const bool may_be_over = shared.freed != Shared::Freed::no && shared.handles == 0;
   const bool is_asleep =
       shared.freed != Shared::Freed::yes && devices_[shared.device].asleep.contains(shared.tag);
-  if ((is(ErrorCode::not_shared) && may_be_over) ||
-      (is(ErrorCode::invalid_argument) && part.empty()) ||
+  const bool is_over = refusal && says_not_shared(*refusal) && may_be_over;
+  if (is_over || (is(ErrorCode::invalid_argument) && part.empty()) ||
       (is(ErrorCode::suspended) && is_asleep)) {
-    if (is(ErrorCode::not_shared)) shared.freed = Shared::Freed::yes;
+    if (is_over) shared.freed = Shared::Freed::yes;
     ++figures_.unleased;
     return false;
   }

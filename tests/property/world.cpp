@@ -120,7 +120,7 @@ World::World(const Scene& scene, const Watch& watch)
       devices_(scene.pools_share_gpu ? 2 : static_cast<std::size_t>(scene.sim.device_count)),
       current_(scene.threads) {
   if (watch_.script != nullptr) watch_.script->begin(scene_);
-  if (scene_.has_importer) OtherProcess::instance().start();
+  if (scene_.has_importer) expect(OtherProcess::instance().start(), "start another process");
   expect(sim_.init(), "init");
   for (int gpu = 0; gpu < scene.sim.device_count; ++gpu)
     references_.emplace_back(terms_of(scene), scene.pools_share_gpu ? 2 : 1, scene.sim.capacity,
@@ -203,6 +203,7 @@ bool World::expect(const Result<T>& result, const char* what) {
   return result.ok();
 }
 template bool World::expect(const Result<void>&, const char*);
+template bool World::expect(const Result<bool>&, const char*);
 template bool World::expect(const Result<Bytes>&, const char*);
 template bool World::expect(const Result<std::string>&, const char*);
 template bool World::expect(const Result<driver::MemInfo>&, const char*);
@@ -224,6 +225,7 @@ void World::close_pool(std::size_t number) {
   context::Context* const pool = devices_[number].pool.get();
   say("stage_pool_close(pool[{}]);", number);
   if (scene_.has_importer && pool != nullptr) ipc::Exporter::of_process().forget(*pool);
+  if (pool != nullptr) figures_.damaged += pool->reports().statistics().damaged_allocations;
   devices_[number].pool.reset();
 }
 
@@ -480,6 +482,7 @@ void World::finish() {
     if (!devices_[number].recording.empty()) (*this)(Record{number});
     if (devices_[number].defers_cleanup) (*this)(DeferCleanup{number});
     comes_and_goes(number, 1);  // takes in what was freed deferred
+    if (guards()) (*this)(Synchronize{number});
     const observe::Statistics now = pool.reports().statistics();
     if (!ends_held && now.live_allocations != 0)
       fail(fmt::format("{} allocations are left after all were freed", now.live_allocations));

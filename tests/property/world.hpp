@@ -61,7 +61,7 @@ struct Figures {
   std::uint64_t judged = 0;    // refusals that the reference found right
   std::uint64_t unleased = 0;  // refusals to lease, which were right
   std::uint64_t guarded = 0;   // allocations
-  std::uint64_t damaged = 0;   // of them whose overrun was told
+  std::uint64_t damaged = 0;   // allocations that pools told to be overrun before they were closed
   std::array<std::uint64_t, kOperationKinds> done{};  // operations that did something
   std::array<std::uint64_t, report::kEventKinds> heard{};
   std::array<std::uint64_t, observe::kLastRecordedKind + 1> recorded{};
@@ -145,7 +145,7 @@ class World {
       AddressRange pages;
       Damage damage = Damage::none;
       When when = When::now;
-      std::uint64_t unseen = 0;  // so many before
+      std::uint64_t unseen = 0;  // requests before the free that perhaps took addresses
       bool is_new = true;        // by the operation that runs
     };
     std::optional<AddressRange> addresses;  // from the lowest to the highest so far
@@ -446,6 +446,7 @@ class World {
   bool is_freed(const Shared& shared) const;
   bool is_kept(const Shared& shared) const { return shared.is_held() && is_freed(shared); }
   void read(const Shared& shared, AddressRange part);
+  static bool says_not_shared(const Error& error);
   bool is_leased(Shared& shared, AddressRange part, const std::optional<Error>& refusal);
   const Stream& other_process(Device& device);
   void wait_for_other_process(std::size_t device);

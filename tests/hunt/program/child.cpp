@@ -140,8 +140,12 @@ double now_s() {
 
 pid_t forked() {
   std::fflush(nullptr);
+  const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) throw std::bad_alloc();
+  if (child != 0) return child;
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) std::abort();
+  if (getppid() != parent) _exit(0);  // it ended before
   return child;
 }
 
@@ -155,7 +159,6 @@ void become_child() {
   mallopt(M_MMAP_THRESHOLD, kLargest);
   if (prctl(PR_SET_THP_DISABLE, 1, kExceptAdvised, 0, 0) != 0)
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::signal(SIGALRM, SIG_DFL);
   release_signals();
   std::atexit(check_left_world);

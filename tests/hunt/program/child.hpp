@@ -37,8 +37,8 @@ struct Habits {
 };
 
 double now_s();
-pid_t forked();
-// For a process that plays programs: it ends with its parent, which alone hears of SIGTERM.
+pid_t forked();  // as fork(); the child ends with its parent
+// For a process that plays programs. Its parent alone hears of SIGTERM.
 void become_child();
 // Ends the process if the program does, or failed.
 void play(const Program& program, double patience_s, Slot& slot, const property::Watch& watch);

@@ -34,8 +34,8 @@ constexpr double kKeep_s = 1;
 
 // What every child of a course reads.
 struct Board {
-  std::atomic<std::uint64_t> next_seed{0};
-  std::uint64_t end_seed = 0;
+  std::atomic<std::uint64_t> begun{0};  // programs, and children that found none left
+  std::uint64_t programs = 0;
   std::atomic<bool> is_over{false};
 };
 
@@ -68,8 +68,9 @@ void stay_on_a_core(std::size_t seat, unsigned jobs) {
 [[noreturn]] void play_many(Board& board, Slot& slot, const Course& course) {
   become_child();
   for (std::uint64_t i = 0; i < kProgramsPerChild && !board.is_over; ++i) {
-    const std::uint64_t seed = board.next_seed.fetch_add(course.step);
-    if (seed >= board.end_seed) break;
+    const std::uint64_t number = board.begun++;
+    if (number >= board.programs) break;
+    const std::uint64_t seed = course.first_seed + number * course.step;
     slot.seed = seed;
     const Program program = program_of(seed);
     ++slot.totals.programs;
@@ -93,9 +94,8 @@ class Race {
  public:
   Race(const Course& course, const Teller& teller, const Keeper& keeper)
       : course_(course), teller_(teller), keeper_(keeper) {
-    board_->next_seed = course.first_seed;
-    const std::uint64_t most = ~course.first_seed / course.step;
-    board_->end_seed = course.first_seed + std::min(course.programs, most) * course.step;
+    const std::uint64_t most = ~course.first_seed / course.step + 1;  // seeds do not wrap
+    board_->programs = std::min(course.programs, most);
   }
 
   Outcome run() {
@@ -158,7 +158,7 @@ class Race {
         unfinished_.push_back((*slots_[child.seat])->seed);
       else if (note(child.seat, status))
         continue;
-      const bool has_more = !is_over() && board_->next_seed < board_->end_seed;
+      const bool has_more = !is_over() && board_->begun < board_->programs;
       if (has_more && findings_ < kMostFindings) begin_worker(child.seat);
     }
   }

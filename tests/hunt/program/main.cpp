@@ -22,6 +22,8 @@
 namespace vpmm::hunt {
 namespace {
 
+constexpr std::uint64_t kLargestStep = std::uint64_t{1} << 32;  // for four billion seeds at least
+
 struct Options {
   Course course;
   std::uint64_t seed = 0;
@@ -94,7 +96,7 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::PositiveNumber);
   app.add_option("--step", options.course.step,
                  "from seed to seed; 7 from a multiple of 7 on: all share with another process")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::uint64_t{1}, kLargestStep));
   options.course.jobs = cores();
   app.add_option("--jobs", options.course.jobs, "processes at once; one per core without it")
       ->check(CLI::Range(1, 256));

@@ -129,12 +129,21 @@ class Shrinker {
                                                         8, 9, 10, 11, 12, 13, 14, 15};
     constexpr std::array<std::uint64_t, 5> kSizes = {0, 1, 1000, 2 * kMiB, 32 * kMiB};
     for (std::size_t i = 0; i < program_.operations.size(); ++i) {
+      open_nothing(i);
       const Arguments arguments = arguments_of(program_.operations[i]);
       for (std::size_t n = 0; n < arguments.numbers.size(); ++n)
         try_values(i, kNumbers, [n](const Arguments& of) { return of.numbers[n]; });
       for (std::size_t n = 0; n < arguments.sizes.size(); ++n)
         try_values(i, kSizes, [n](const Arguments& of) { return of.sizes[n]; });
     }
+  }
+
+  // A process is killed outside an opening, if that does.
+  void open_nothing(std::size_t operation) {
+    Program simpler = program_;
+    auto* const kill = std::get_if<property::KillImporter>(&simpler.operations[operation]);
+    if (kill == nullptr || !std::exchange(kill->is_opening, false)) return;
+    accepts(std::move(simpler));
   }
 
   // The first of `values` with which the program still fails, below the present one.
