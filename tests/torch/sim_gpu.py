@@ -33,6 +33,7 @@ def environment(devices: int = 1, **variables: str) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     path = os.pathsep.join([str(BUILD / "python"), str(HERE)])
     own = {
+        "CUDA_VISIBLE_DEVICES": "MIG-0",  # of such a name PyTorch asks CUDA, not NVML, which has the machine's own GPUs
         "LD_PRELOAD": ":".join(LIBRARIES),
         "PYTHONPATH": path,
         "VPMM_BUILD_FOLDER": str(BUILD),

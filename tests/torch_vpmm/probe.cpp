@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -181,6 +183,27 @@ PROBE int probe_order(std::size_t address) {
   for (const auto& segment : cca::get()->snapshot().segments)
     if (segment.address == address) return static_cast<int>(segment.registration_counter);
   return -1;
+}
+// Routes requests of streams that are captured by then to this memory pool, as a capture does.
+PROBE void probe_begin_capture_route(std::uint64_t first, std::uint64_t second) {
+  cca::get()->beginAllocateToPool(0, {first, second}, [](cudaStream_t stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+           status == cudaStreamCaptureStatusActive;
+  });
+}
+// So many threads allocate at the same moment, on the default stream of device 0.
+PROBE void probe_allocate_at_once(void** made, std::size_t threads, std::size_t bytes) {
+  std::atomic<std::size_t> waiting{threads};
+  std::vector<std::thread> all;
+  for (std::size_t i = 0; i < threads; ++i)
+    all.emplace_back([&, i] {
+      --waiting;
+      while (waiting != 0) {
+      }
+      made[i] = cca::raw_alloc(bytes);
+    });
+  for (std::thread& each : all) each.join();
 }
 PROBE void probe_empty_cache(std::uint64_t first, std::uint64_t second) {
   cca::get()->emptyCache({first, second});

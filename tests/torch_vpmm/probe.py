@@ -114,6 +114,16 @@ class Probe:
         """Gives back idle memory of one memory pool."""
         self.library.probe_empty_cache(*map(ctypes.c_uint64, pool))
 
+    def begin_capture_route(self, pool: tuple[int, int]) -> None:
+        """Routes requests of streams that are captured by then to a memory pool, as a capture does."""
+        self.library.probe_begin_capture_route(*map(ctypes.c_uint64, pool))
+
+    def allocate_at_once(self, threads: int, size: int) -> list[int]:
+        """So many threads allocate at the same moment, on the default stream of device 0. Returns the addresses."""
+        made = (ctypes.c_void_p * threads)()
+        self.library.probe_allocate_at_once(made, ctypes.c_size_t(threads), ctypes.c_size_t(size))
+        return [int(each or 0) for each in made]
+
     def largest(self, least: int, device: int = 0) -> int:
         """The bytes of the largest request that needs no new memory of a device, and at least `least`; 0: any."""
         return int(self.library.probe_largest(device, ctypes.c_size_t(least)))

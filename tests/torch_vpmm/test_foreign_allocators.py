@@ -7,6 +7,8 @@ import unittest
 
 from vpmm_case import ABSENT, MIB, VpmmCase
 
+import vpmm
+
 if not ABSENT:
     import probe
     import torch
@@ -118,6 +120,17 @@ class ForeignAllocators(VpmmCase):
         self.assertEqual(self.counts(), (1, 0))
         self.assertEqual(torch.empty(most, dtype=torch.uint8, device="cuda").numel(), most)
         self.assertEqual(self.counts(), (1, 1))
+
+    def test_a_request_is_not_repeated_if_no_piece_went_back(self) -> None:
+        pool = torch.cuda.MemPool(self.allocator.allocator())
+        with torch.cuda.use_mem_pool(pool):
+            tensor = empty(3 * MIB)
+        del pool
+        self.limit(64 * MIB)
+        before = vpmm.stats()["failed_allocations"]
+        self.assertRaises(torch.OutOfMemoryError, empty, 100 * MIB)
+        self.assertEqual((vpmm.stats()["failed_allocations"] - before, self.counts()), (1, (1, 0)))
+        del tensor
 
     def test_an_exception_of_a_tracker_in_a_request_that_fails_is_its_error(self) -> None:
         pool = torch.cuda.MemPool(self.allocator.allocator())

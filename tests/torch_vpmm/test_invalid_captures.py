@@ -16,24 +16,34 @@ def output_of(code: str) -> str:
 
 @unittest.skipUnless(sim_gpu.is_here(), "what an invalid capture leaves on a real GPU is CUDA's")
 class InvalidCaptures(VpmmCase):
-    def test_a_capture_that_cuda_invalidated_strands_no_memory(self) -> None:
+    def test_a_capture_that_cuda_invalidated_strands_no_memory_of_any_thread(self) -> None:
         code = """if True:
-            import torch
+            import threading, torch
             side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+            def run(work, is_elsewhere):
+                if not is_elsewhere:
+                    return work()
+                thread = threading.Thread(target=work)
+                thread.start()
+                thread.join()
+            def use_memory():
+                for _ in range(50):
+                    tensor = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+                    with torch.cuda.stream(side):
+                        tensor.fill_(1)
+                    tensor.record_stream(side)
+                    del tensor
             try:
                 with torch.cuda.graph(graph):
+                    run(lambda: torch.empty(1, device="cuda"), ELSEWHERE)
                     torch.cuda.synchronize()
             except RuntimeError:
                 pass
-            for _ in range(50):
-                tensor = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-                with torch.cuda.stream(side):
-                    tensor.fill_(1)
-                tensor.record_stream(side)
-                del tensor
+            run(use_memory, ELSEWHERE)
             print(torch.cuda.memory_reserved() < 512 << 20)
         """
-        self.assertIn("True\n", output_of(code))
+        for is_elsewhere in (False, True):
+            self.assertIn("True\n", output_of(code.replace("ELSEWHERE", str(is_elsewhere))))
 
     def test_the_pool_of_a_capture_that_cuda_invalidated_may_be_used_again(self) -> None:
         code = """if True:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import unittest
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from vpmm_case import ABSENT, MIB, VpmmCase
 
 if not ABSENT:
+    import probe
     import torch
 
 
@@ -152,7 +154,42 @@ class PrivatePools(VpmmCase):
         with torch.cuda.use_mem_pool(other):
             tensors.pop()
         tensors.pop()
+        with self.foreign_stream() as foreign, torch.cuda.stream(foreign):
+            torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool.id)
+            tensors = [empty(MIB)]
+        tensors.pop()
+        torch._C._cuda_endAllocateToPool(0, pool.id)
         self.assertEqual(self.allocated(), 0)
+
+    def test_requests_at_one_moment_make_one_arena(self) -> None:
+        library = probe.load()
+        for _ in range(100):
+            pool = torch.cuda.MemPool()
+            torch._C._cuda_beginAllocateToPool(0, pool.id)
+            made = library.allocate_at_once(2, 1000)
+            torch._C._cuda_endAllocateToPool(0, pool.id)
+            self.assertEqual(len(pool.snapshot()), 1)
+            for each in made:
+                torch.cuda.caching_allocator_delete(each)
+
+    def test_a_request_of_another_thread_just_before_the_capture_leaves_it_its_pool(self) -> None:
+        library, runtime = probe.load(), ctypes.CDLL("libcudart.so.13")
+        pool, stream, graph = torch.cuda.graph_pool_handle(), torch.cuda.Stream(), ctypes.c_void_p()
+        with torch.cuda.stream(stream):
+            library.begin_capture_route(pool)
+            thread = threading.Thread(target=empty, args=(MIB,))
+            thread.start()
+            thread.join()
+            handle, relaxed = ctypes.c_void_p(stream.cuda_stream), 2
+            self.assertEqual(runtime.cudaStreamBeginCapture(handle, relaxed), 0)
+            tensor = empty(3 * MIB)
+            self.assertEqual(runtime.cudaStreamEndCapture(handle, ctypes.byref(graph)), 0)
+        torch._C._cuda_endAllocateToPool(0, pool)
+        (of,) = (s["segment_pool_id"] for s in torch.cuda.memory_snapshot() if s["address"] == tensor.data_ptr())
+        self.assertEqual(of, pool)
+        self.assertEqual(runtime.cudaGraphDestroy(graph), 0)
+        del tensor
+        torch._C._cuda_releasePool(0, pool)
 
     def test_a_capture_on_a_foreign_stream_reuses_what_it_freed(self) -> None:
         graph = torch.cuda.CUDAGraph()

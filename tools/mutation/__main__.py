@@ -58,6 +58,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("room", help=f"a folder of src, as pool, or {torch_plugin.ROOM}")
     parser.add_argument("--mutants", type=int, default=300, help="how many faults; 300 without it")
     parser.add_argument("--seed", type=int, help="draws the same faults again from the same sources")
+    parser.add_argument("--skip", type=int, default=0, help="leave out as many of the draw, which another run tries")
     parser.add_argument("--suite", action="append", help="test suites; the one of the room's name without it")
     parser.add_argument("--also", action="append", help="suites for what the others do not find; see TESTED_BY")
     parser.add_argument("--alone", action="store_true", help="no suites but those of --suite, or of the room's name")
@@ -98,7 +99,11 @@ def main(words: Sequence[str]) -> int:
     cases = trial.measure(tree, suites, len(drawn), math.inf)
     print(f"{len(cases)} cases, {sum(case.seconds for case in cases):.0f} s alone", flush=True)
     verdicts = trial.judge_all(
-        tree, sorted(planted), cases, until, lambda number: print(f"not found: {planted[number]}", flush=True)
+        tree,
+        sorted(planted)[options.skip :],
+        cases,
+        until,
+        lambda number: print(f"not found: {planted[number]}", flush=True),
     )
     planted = {number: planted[number] for number in verdicts}
     survivors = [number for number, verdict in verdicts.items() if verdict.found_by is None]

@@ -98,10 +98,9 @@ void Allocator::emptyCache(MempoolId_t id) {
       device->private_pools.trim(id);
       continue;
     }
-    const std::optional<vpmm_statistics> figures = figures_of(pool);
     // Memory that the GPU may still use is released, too, after a wait, as with cudaFree; but not
     // in a capture.
-    if (figures && figures->pending_bytes != 0) vpmm_synchronize(pool);
+    if (figures_of(pool).pending_bytes != 0) vpmm_synchronize(pool);
     check(vpmm_trim(pool, 0, nullptr), "empty_cache");
     device->segments.note_mapped(pool);
   }
@@ -229,14 +228,10 @@ cca::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
     std::move(segments.begin(), segments.end(), std::back_inserter(snapshot.segments));
   }
   if (include_traces) history_.copy_to(snapshot);
-  auto& config = snapshot.config_metadata;
-  config.garbage_collection_threshold = 0;
+  auto& config = snapshot.config_metadata;  // all that is not named is 0
   config.max_split_size = SIZE_MAX;
   config.pinned_num_register_threads = 1;
   config.expandable_segments = true;
-  config.release_lock_on_malloc = false;
-  config.pinned_use_host_register = false;
-  config.graph_capture_record_stream_reuse = false;
 #if VPMM_TORCH_MINOR >= 13
   config.max_round_threshold = config.max_cached_size = SIZE_MAX;
 #endif

@@ -232,7 +232,6 @@ void Blocks::enter(void* ptr, std::size_t bytes, Stream stream, PrivatePoolPtr p
   if (C10_UNLIKELY(history_.is_listening())) tell_of_allocation(ptr, block, call);
   const MutexLock lock(mutex_);
   counts_.change(block, &Stat::increase);
-  if (block.pool != nullptr) ++block.pool->live;
   if (block.is_in_stretch) segments_.enter(ptr, block.bytes);
   blocks_.insert_or_assign(ptr, std::move(block));
 }
@@ -269,7 +268,6 @@ std::optional<Blocks::Taken> Blocks::take(void* ptr) {
   Taken taken{std::move(found->second), std::nullopt};
   blocks_.erase(found);
   counts_.change(taken.block, &Stat::decrease);
-  if (taken.block.pool != nullptr) --taken.block.pool->live;
   if (taken.block.is_in_stretch) segments_.leave(ptr, taken.block.bytes);
   if (C10_UNLIKELY(!exports_.empty())) {
     const auto exported = exports_.extract(ptr);

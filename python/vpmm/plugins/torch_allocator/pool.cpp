@@ -34,19 +34,11 @@ vpmm_pool* Pool::open() {
   check(vpmm_library_tag("torch", &library_), "the tag of its memory");
   constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP) |
                                    (1U << VPMM_EVENT_ARENA_GROW) | (1U << VPMM_EVENT_ARENA_SHRINK);
-  std::uint64_t id = 0;
+  std::uint64_t id = 0;  // it is never removed
   check(vpmm_add_event_callback(pool, kKinds, &Segments::on_event, &segments_, &id), "events");
-  const bool is_counted = segments_.begin(pool);
-  if (!is_counted) vpmm_remove_event_callback(pool, id);  // the next attempt adds it again
-  TORCH_CHECK(is_counted, "VPMM: statistics: ", vpmm_last_error());
+  segments_.begin(pool);
   pool_.store(pool, std::memory_order_release);
   return pool;
-}
-
-vpmm_statistics Pool::figures() {
-  const std::optional<vpmm_statistics> figures = figures_of(get());
-  TORCH_CHECK(figures, "VPMM: statistics: ", vpmm_last_error());
-  return *figures;
 }
 
 std::uint64_t Pool::capacity() { return capacity_of(get()); }

@@ -28,7 +28,7 @@ class Pool {
   std::size_t largest_small() const { return largest_small_; }
   // The tag of requests outside entered tags; 0: none. It is open.
   std::uint32_t library() const { return library_; }
-  vpmm_statistics figures();
+  vpmm_statistics figures() { return figures_of(get()); }
   std::uint64_t capacity();
   double fraction();
   void set_fraction(double fraction);

@@ -161,7 +161,6 @@ PrivatePoolPtr PrivatePools::route(const Stream& stream) {
 }
 
 bool PrivatePools::is_captured(cudaStream_t stream) {
-  if (!has_routes()) return false;
   const Lock lock(*this);
   return std::any_of(routes_.begin(), routes_.end(), [&](const Route& open) {
     return open.is_capture && !open.is_over &&
@@ -329,21 +328,21 @@ bool PrivatePools::end_all_over() {
 
 bool PrivatePools::give_back_idle_pieces(PrivatePool& pool) {
   const ArenaPtr arena = arena_of(pool);
-  if (arena == nullptr) return false;
   bool has_freed = false;
-  for (;;) {
+  while (arena != nullptr) {
     void* piece = nullptr;
     const vpmm_status status = vpmm_arena_take_memory(arena.get(), &piece, nullptr);
-    if (status != VPMM_OK || piece == nullptr) return has_freed;
+    if (status != VPMM_OK || piece == nullptr) break;
     give_back_piece(pool, piece);
     has_freed = true;
   }
+  return has_freed;
 }
 
 // Afterwards remain: nothing, or the pieces of a pool in which a capture allocated. A thread
 // inside a request holds the arena, or the memory that it just got is live.
 bool PrivatePools::end_if_over(const PrivatePoolPtr& pool) {
-  if (pool->live != 0 || vpmm_synchronize(pool_.get()) != VPMM_OK) return false;
+  if (vpmm_synchronize(pool_.get()) != VPMM_OK) return false;
   ArenaPtr over;
   std::vector<void*> pieces;
   {
@@ -376,7 +375,6 @@ void PrivatePools::give_back_piece(PrivatePool& pool, void* piece) {
     bytes = found->second;
     pool.pieces.erase(found);
   }
-  segments_.leave_foreign(piece, bytes);
   history_.record(
       {Action::SEGMENT_FREE, pool_.device(), piece, bytes, pool.id, Call::current_stack()},
       Audience::RING);

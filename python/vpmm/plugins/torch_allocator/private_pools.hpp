@@ -38,7 +38,6 @@ struct PrivatePool {
   const MempoolId_t id;
   // Allocates its memory; null: the device's pool does.
   const std::shared_ptr<cca::CUDAAllocator> source;
-  std::atomic<std::size_t> live{0};  // allocations
   std::atomic<bool> serves_others_when_short{false};
   std::atomic<bool> splits{true};
   Mutex making;  // of its arena

@@ -11,10 +11,10 @@ void check(vpmm_status status, const char* purpose) {
   TORCH_CHECK(status == VPMM_OK, "VPMM: ", purpose, ": ", vpmm_last_error());
 }
 
-std::optional<vpmm_statistics> figures_of(vpmm_pool* pool) {
+vpmm_statistics figures_of(vpmm_pool* pool) {
   vpmm_statistics figures{};
   figures.size = sizeof figures;
-  if (vpmm_get_statistics(pool, &figures) != VPMM_OK) return std::nullopt;
+  check(vpmm_get_statistics(pool, &figures), "statistics");
   return figures;
 }
 
@@ -117,8 +117,8 @@ void Segments::note(const vpmm_event& event) {
   history_.record(told, event.arena == 0 ? Audience::ALL : Audience::TRACKERS);
 }
 
-// A stretch of a private pool has the stack of the call that added it, and keeps that stack when it
-// is released.
+// A stretch of a private pool has the stack of the call that added it. The pool's memory keeps that
+// stack when the stretch is released; that of another allocator is gone then.
 Action Segments::follow(const vpmm_event& event, const Context& stack) {
   const auto begin = address(event.ptr);
   switch (event.kind) {
@@ -135,7 +135,9 @@ Action Segments::follow(const vpmm_event& event, const Context& stack) {
       growths_.add(begin, event.bytes, stack);
       return Action::SEGMENT_ALLOC;
     default:
-      reserved_.at(kAll).decrease(stretches_.remove(event.ptr, event.bytes));
+      const std::size_t foreign = stretches_.remove(event.ptr, event.bytes);
+      if (foreign != 0) growths_.remove(begin, foreign);
+      reserved_.at(kAll).decrease(foreign);
       return Action::SEGMENT_FREE;
   }
 }
@@ -147,15 +149,14 @@ MempoolId_t Segments::pool_of(std::uint64_t arena) {
 
 // Other libraries may map memory of the pool meanwhile, which its events report, too: then the
 // figures are taken anew.
-bool Segments::begin(vpmm_pool* pool) {
+void Segments::begin(vpmm_pool* pool) {
   for (;;) {
     const std::uint64_t changes = changes_.load();
-    const std::optional<vpmm_statistics> figures = figures_of(pool);
-    if (!figures) return false;
+    const vpmm_statistics figures = figures_of(pool);
     const MutexLock lock(mutex_);
     if (changes_.load() != changes) continue;
-    set(reserved_.at(kAll), static_cast<std::int64_t>(figures->mapped_bytes));
-    return true;
+    set(reserved_.at(kAll), static_cast<std::int64_t>(figures.mapped_bytes));
+    return;
   }
 }
 
@@ -169,11 +170,6 @@ void Segments::enter_foreign(const void* memory, std::size_t bytes) {
   if (Stretches::Stretch* const stretch = stretches_.find(memory)) stretch->is_foreign = true;
   reserved_.at(kAll).increase(bytes);
   changes_.fetch_add(1, std::memory_order_relaxed);
-}
-
-void Segments::leave_foreign(const void* memory, std::size_t bytes) {
-  const MutexLock lock(mutex_);
-  growths_.remove(address(memory), bytes);
 }
 
 bool Segments::is_in_stretch(const void* ptr) {
@@ -198,13 +194,12 @@ void Segments::note_changes(vpmm_pool* pool) {
     note_mapped(pool);
 }
 
-std::optional<vpmm_statistics> Segments::note_mapped(vpmm_pool* pool) {
+vpmm_statistics Segments::note_mapped(vpmm_pool* pool) {
   noted_ = changes_.load();
-  const std::optional<vpmm_statistics> figures = figures_of(pool);
-  if (!figures) return std::nullopt;
+  const vpmm_statistics figures = figures_of(pool);
   const MutexLock lock(mutex_);
   const std::int64_t all = reserved_.at(kAll).current;
-  const auto small = static_cast<std::int64_t>(figures->small_bytes);
+  const auto small = static_cast<std::int64_t>(figures.small_bytes);
   set(reserved_.at(kSmall), small);
   set(reserved_.at(kLarge), std::max<std::int64_t>(all - small, 0));
   return figures;
@@ -220,15 +215,11 @@ void Segments::note_layout(vpmm_pool* pool) {
 }
 
 vpmm_statistics Segments::count(vpmm_pool* pool) {
-  std::optional<vpmm_statistics> figures = note_mapped(pool);
-  if (figures && (figures->stream_ordered_bytes != 0 || figures->guarded_bytes != 0))
-    has_untold_memory_ = true;
-  if (figures && has_untold_memory_) {
-    note_layout(pool);
-    figures = note_mapped(pool);
-  }
-  TORCH_CHECK(figures, "VPMM: statistics: ", vpmm_last_error());
-  return *figures;
+  const vpmm_statistics figures = note_mapped(pool);
+  if (figures.stream_ordered_bytes != 0 || figures.guarded_bytes != 0) has_untold_memory_ = true;
+  if (!has_untold_memory_) return figures;
+  note_layout(pool);
+  return note_mapped(pool);
 }
 
 std::size_t Segments::reserved() {

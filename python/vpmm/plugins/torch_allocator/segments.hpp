@@ -23,8 +23,7 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
 
 // Throws for a failure.
 void check(vpmm_status status, const char* purpose);
-// Null: the pool does not report them; vpmm_last_error() has the reason.
-std::optional<vpmm_statistics> figures_of(vpmm_pool* pool);
+vpmm_statistics figures_of(vpmm_pool* pool);
 
 // The layout of a pool at one moment.
 class Layout {
@@ -58,13 +57,12 @@ class Segments {
 
   // For vpmm_add_event_callback. Stores the exception of a tracker in the call.
   static void on_event(void* segments, const vpmm_event* event);
-  // Takes the first figures; false: the pool does not report them.
-  bool begin(vpmm_pool* pool);
+  // Takes the first figures.
+  void begin(vpmm_pool* pool);
   // Names the private pool that an arena belongs to, for good.
   void name(std::uint64_t arena, MempoolId_t pool);
   // Memory of another allocator, for which the pool reports a stretch but no mapping.
   void enter_foreign(const void* memory, std::size_t bytes);
-  void leave_foreign(const void* memory, std::size_t bytes);
   // Tells if an address is in a stretch of a private pool or of a tag.
   bool is_in_stretch(const void* ptr);
   // An allocation in a stretch begins and ends. Under the lock of Blocks.
@@ -73,7 +71,7 @@ class Segments {
 
   // Counts anew the pages that the pool cuts for small requests, if memory was mapped since.
   void note_changes(vpmm_pool* pool);
-  std::optional<vpmm_statistics> note_mapped(vpmm_pool* pool);
+  vpmm_statistics note_mapped(vpmm_pool* pool);
   // Brings all counts up to date.
   vpmm_statistics count(vpmm_pool* pool);
   std::size_t reserved();
