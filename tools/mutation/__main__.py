@@ -6,7 +6,8 @@ Faults are drawn from the syntax tree of every source and header of src/ROOM: ot
 conditions that are always true or false, other numbers and results, statements left out. All are compiled at once, in
 a copy of the tree; a variable chooses one at run time, so that a fault costs the tests that come by it, and no
 compilation. Constants, arguments of macros and functions that only check (validate, is_sound) have no faults. A fault
-that changes nothing that anybody can see is named in tests/mutation/equivalent.toml, with the reason.
+that changes nothing that anybody can see is named in tests/mutation/equivalent.toml, with the reason. It is not tried,
+as it would run every case that comes by.
 
 The room torch_allocator is the PyTorch plugin, which tests/torch_vpmm tests on the simulated GPU. It needs a build with
 the Python package and the simulated GPU, and the interpreter with PyTorch that ./dev test makes.
@@ -43,12 +44,10 @@ TESTED_BY = {
 EQUIVALENT = ROOT / "tests/mutation/equivalent.toml"
 
 
-def equivalents() -> dict[tuple[str, str, str, str], str]:
-    """Reasons by file, line, code and what takes its place."""
-    if not EQUIVALENT.exists():
-        return {}
-    listed = tomllib.loads(EQUIVALENT.read_text()).get("equivalent", [])
-    return {(each["file"], each["line"], each["code"], each["fault"]): each["why"] for each in listed}
+def equivalents() -> set[tuple[str, str, str, str]]:
+    """File, line, code and what takes its place of faults that nobody can see."""
+    listed = tomllib.loads(EQUIVALENT.read_text())["equivalent"]
+    return {(each["file"], each["line"], each["code"], each["fault"]) for each in listed}
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -98,20 +97,23 @@ def main(words: Sequence[str]) -> int:
     planted = trial.plant(tree, options.room, sources, drawn, options.mutants, targets)
     cases = trial.measure(tree, suites, len(drawn), math.inf)
     print(f"{len(cases)} cases, {sum(case.seconds for case in cases):.0f} s alone", flush=True)
+    planted = {number: planted[number] for number in sorted(planted)[options.skip :]}
+    places = {number: line_of(sources[mutant.file], mutant.line) for number, mutant in planted.items()}
+    known = equivalents()
+    unseen = [n for n, mutant in planted.items() if (mutant.file, places[n], mutant.before, mutant.after) in known]
     verdicts = trial.judge_all(
         tree,
-        sorted(planted)[options.skip :],
+        [number for number in planted if number not in unseen],
         cases,
         until,
         lambda number: print(f"not found: {planted[number]}", flush=True),
     )
-    planted = {number: planted[number] for number in verdicts}
     survivors = [number for number, verdict in verdicts.items() if verdict.found_by is None]
     others: dict[int, trial.Verdict] = {}
     if also and survivors:
         others = trial.judge_all(tree, survivors, trial.measure(tree, also, len(drawn), options.longest), until)
-    places = {number: line_of(sources[mutant.file], mutant.line) for number, mutant in planted.items()}
-    return report(options, seed, planted, places, verdicts, others)
+    planted = {number: planted[number] for number in verdicts}
+    return report(options, seed, planted, places, verdicts, others, len(unseen))
 
 
 def line_of(source: sites.Source, line: int) -> str:
@@ -125,31 +127,28 @@ def report(
     places: dict[int, str],
     verdicts: dict[int, trial.Verdict],
     others: dict[int, trial.Verdict],
+    unseen: int,
 ) -> int:
     """Prints survivors with their lines and the score, and writes all to a file. Returns 0: none is left."""
-    reasons = equivalents()
     found = sum(verdict.found_by is not None for verdict in verdicts.values())
     elsewhere = sum(verdict.found_by is not None for verdict in others.values())
-    equal, rows, left = 0, [], 0
+    rows, left = [], 0
     for number, mutant in sorted(planted.items(), key=lambda each: (each[1].file, each[1].line)):
         verdict, other = verdicts[number], others.get(number)
-        why = reasons.get((mutant.file, places[number], mutant.before, mutant.after))
         row = {"file": mutant.file, "line": mutant.line, "code": mutant.before, "fault": mutant.after}
         rows.append(
             {**row, "found_by": verdict.found_by, "elsewhere": other and other.found_by, "cases": verdict.cases}
         )
-        if verdict.found_by is None and why:
-            equal += 1
-        elif verdict.found_by is None:
+        if verdict.found_by is None:
             left += other is None or other.found_by is None
             reach = "no case comes by" if verdict.cases == 0 else f"{verdict.cases} cases come by"
             note = f"; found by {other.found_by}" if other and other.found_by else ""
             print(f"survives: {mutant}   ({reach}{note})\n    {places[number]}", flush=True)
-    judged = len(planted) - equal
-    text = f"room {options.room}, seed {seed}: {found} of {judged} faults found ({100 * found / max(judged, 1):.1f} %)"
+    tried = len(planted)
+    text = f"room {options.room}, seed {seed}: {found} of {tried} faults found ({100 * found / max(tried, 1):.1f} %)"
     if others:
-        text += f"; with the suites above it {found + elsewhere} ({100 * (found + elsewhere) / max(judged, 1):.1f} %)"
-    print(f"{text}; {equal} change nothing")
+        text += f"; with the suites above it {found + elsewhere} ({100 * (found + elsewhere) / max(tried, 1):.1f} %)"
+    print(f"{text}; {unseen} more change nothing")
     out = options.folder / f"{options.room}-{seed}.json"
     out.write_text(json.dumps({"room": options.room, "seed": seed, "faults": rows}, indent=1) + "\n")
     return 1 if left else 0
