@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 _OF_SEGMENTS = ("segment", "reserved_bytes", "allocated_bytes", "active_bytes", "requested_bytes")
@@ -41,6 +43,21 @@ _KEYS = {
 
 def _add(found: dict[str, int], name: str, amount: int) -> None:
     found[name] = found.get(name, 0) + amount
+
+
+def untiled(segments: list[dict[str, Any]]) -> list[int]:
+    """The addresses of segments that their blocks do not fill exactly, or that begin before the one before ends."""
+    found, last_end = [], 0
+    for segment in segments:
+        at = segment["address"]
+        is_sound = last_end <= at and segment["allocated_size"] == segment["active_size"]
+        for block in segment["blocks"]:
+            is_sound &= block["address"] == at
+            at += block["size"]
+        last_end = segment["address"] + segment["total_size"]
+        if not is_sound or at != last_end:
+            found.append(segment["address"])
+    return found
 
 
 def differences(device: int = 0) -> dict[str, tuple[int, int]]:

@@ -23,6 +23,7 @@ from vpmm_case import ABSENT, MIB, VpmmCase
 import vpmm
 
 if not ABSENT:
+    import figures
     import probe
     import torch
 
@@ -142,19 +143,9 @@ class Allocating(VpmmCase):
 class Snapshots(VpmmCase):
     def test_blocks_tile_their_segments(self) -> None:
         keep = [empty(size) for size in (10, 700, 50_000, MIB, 3 * MIB, 30 * MIB)]
-        found = {}
-        last_end = 0
-        for segment in torch.cuda.memory_snapshot():
-            self.assertGreaterEqual(segment["address"], last_end)
-            at = segment["address"]
-            for block in segment["blocks"]:
-                self.assertEqual(block["address"], at)
-                at += block["size"]
-                if block["state"] == "active_allocated":
-                    found[block["address"]] = block["requested_size"]
-            self.assertEqual(at, segment["address"] + segment["total_size"])
-            last_end = at
-            self.assertEqual(segment["allocated_size"], segment["active_size"])
+        segments = torch.cuda.memory_snapshot()
+        self.assertEqual(figures.untiled(segments), [])
+        found = {b["address"]: b["requested_size"] for s in segments for b in s["blocks"] if b["state"] != "inactive"}
         for tensor in keep:
             self.assertEqual(found[tensor.data_ptr()], tensor.numel())
 
@@ -252,6 +243,23 @@ class Snapshots(VpmmCase):
             self.assertGreater(len(of_kind), 0)
             for event in of_kind:
                 self.assertIn(function, names_of(event))
+
+    def test_memory_that_goes_takes_its_stack_along(self) -> None:
+        lower, upper = empty(48 * MIB), empty(48 * MIB)
+        place = lower.data_ptr()
+        del lower
+        torch.cuda.empty_cache()
+        torch.cuda.memory._record_memory_history(context="all", stacks="python")
+        try:
+            tensor = empty(48 * MIB)
+            self.assertEqual((tensor.data_ptr(), upper.data_ptr()), (place, place + 48 * MIB))
+            (before,) = (s["frames"] for s in torch.cuda.memory_snapshot() if s["address"] == place)
+            del tensor
+            torch.cuda.empty_cache()
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+        (after,) = (s["frames"] for s in torch.cuda.memory_snapshot() if s["address"] == upper.data_ptr())
+        self.assertEqual((len(before) > 0, after), (True, []))
 
     def test_metadata_is_the_threads(self) -> None:
         seen: list[str] = []
@@ -359,7 +367,7 @@ class RunningOut(VpmmCase):
 
     def test_observers_hear_of_it(self) -> None:
         heard: list[tuple[int, ...]] = []
-        torch._C._cuda_attach_out_of_memory_observer(lambda *figures: heard.append(figures))
+        torch._C._cuda_attach_out_of_memory_observer(lambda *told: heard.append(told))
         self.limit(64 * MIB)
         with self.assertRaises(torch.OutOfMemoryError):
             empty(100 * MIB)

@@ -183,6 +183,29 @@ class Counting(VpmmCase):
             empty(64 * MIB)
         self.assertIn(", 64.00 MiB by other libraries in the same pool, and ", str(caught.exception))
 
+    def test_small_memory_of_other_libraries_divides_no_segment(self) -> None:
+        pool = vpmm.Pool.default(0)
+        theirs = [pool.allocate(size, 0) for size in (256, 768, 256, 256)]
+        found = {name: both for name, both in figures.differences().items() if name.startswith("reserved")}
+        self.assertEqual(found, {})
+        for each in theirs:
+            pool.deallocate(each, 0)
+
+    def test_memory_that_another_library_freed_already_is_told_once(self) -> None:
+        code = """
+import torch, vpmm
+tensors = [torch.empty(3 << 20, dtype=torch.uint8, device="cuda") for _ in range(2)]
+for tensor in tensors:
+    vpmm.Pool.default(0).deallocate(tensor.data_ptr(), 0)
+del tensor
+tensors.clear()
+print(torch.cuda.memory_allocated())
+"""
+        done = run(code)
+        self.assertEqual((done.returncode, done.stdout), (0, "0\n"), done.stderr)
+        self.assertEqual(done.stderr.count("VPMM: a free failed: "), 1, done.stderr)
+        self.assertIn("it was freed already, or comes from elsewhere", done.stderr)
+
     def test_the_summary_is_printed(self) -> None:
         self.assertIn("Allocated memory", torch.cuda.memory_summary())
 

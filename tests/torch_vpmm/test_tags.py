@@ -119,6 +119,18 @@ class Tensors(TagCase):
         del tensor
         self.assertEqual(self.allocated(), 0)
 
+    def test_a_snapshot_skips_what_is_suspended_between_other_memory(self) -> None:
+        below = empty(64 * MIB)
+        with self.tag():
+            tensor = empty(64 * MIB)
+        above = empty(64 * MIB)
+        self.assertTrue(below.data_ptr() < tensor.data_ptr() < above.data_ptr())
+        vpmm.suspend(self.name)
+        segments = torch.cuda.memory_snapshot()
+        self.assertEqual(figures.untiled(segments), [])
+        found = {block["address"] for segment in segments for block in segment["blocks"]}
+        self.assertTrue({below.data_ptr(), above.data_ptr()} <= found - {tensor.data_ptr()})
+
     def test_segments_of_a_tag_and_what_is_idle_in_them_are_counted(self) -> None:
         with self.tag():
             tensors = [empty(200_000) for _ in range(5)]

@@ -148,7 +148,7 @@ void* Blocks::request_again(PrivatePoolPtr& pool, std::size_t bytes, cudaStream_
   }
   if (pool != nullptr) return nullptr;  // a graph's memory must be in its own pool
   pool = private_pools_.allocate_in_any(bytes, stream, &ptr);
-  return pool == nullptr ? nullptr : ptr;
+  return ptr;
 }
 
 #if VPMM_TORCH_MINOR >= 12
@@ -314,28 +314,15 @@ std::optional<Block> Blocks::find(const void* ptr) {
   return found->second;
 }
 
+// Exports under the lock, so that no free and no other export of the allocation comes between.
 std::optional<std::string> Blocks::share(void* begin, std::size_t bytes) {
-  {
-    const MutexLock lock(mutex_);
-    const auto known = exports_.find(begin);
-    if (known != exports_.end()) return known->second.message;
-    if (blocks_.find(begin) == blocks_.end()) return std::nullopt;
-  }
+  const MutexLock lock(mutex_);
+  const auto known = exports_.find(begin);
+  if (known != exports_.end()) return known->second.message;
+  if (blocks_.find(begin) == blocks_.end()) return std::nullopt;
   vpmm_ipc_handle handle{};
   check(vpmm_ipc_export(begin, bytes, &handle), "sharing a tensor");
-  std::string message;
-  bool is_ours = false;
-  {
-    const MutexLock lock(mutex_);
-    if (blocks_.find(begin) != blocks_.end()) {
-      const auto [entry, is_new] = exports_.try_emplace(begin, Export{handle, message_of(handle)});
-      message = entry->second.message;
-      is_ours = is_new;
-    }
-  }
-  if (!is_ours) vpmm_ipc_export_end(&handle);  // another thread was faster, or freed it
-  TORCH_CHECK(!message.empty(), "a tensor was freed while it was shared");
-  return message;
+  return exports_.emplace(begin, Export{handle, message_of(handle)}).first->second.message;
 }
 
 std::vector<Placed> Blocks::in(const PrivatePool& pool) {

@@ -80,7 +80,7 @@ void tile(SegmentInfo& segment, std::vector<Live>::const_iterator& next,
   };
   for (; next != last && next->begin < end; ++next) {
     const bool is_inside = next->begin >= at && next->begin + next->bytes <= end;
-    if (!is_inside) continue;  // the layout is of another moment
+    if (!is_inside) continue;  // it is suspended, or the layout is of another moment
     add_idle(next->begin);
     segment.blocks.push_back(block_of(*next));
     segment.allocated_size += next->bytes;
