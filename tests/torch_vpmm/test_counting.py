@@ -184,12 +184,33 @@ class Counting(VpmmCase):
         self.assertIn(", 64.00 MiB by other libraries in the same pool, and ", str(caught.exception))
 
     def test_small_memory_of_other_libraries_divides_no_segment(self) -> None:
-        pool = vpmm.Pool.default(0)
+        pool, opened = vpmm.Pool.default(0), empty(1)
         theirs = [pool.allocate(size, 0) for size in (256, 768, 256, 256)]
         found = {name: both for name, both in figures.differences().items() if name.startswith("reserved")}
-        self.assertEqual(found, {})
         for each in theirs:
             pool.deallocate(each, 0)
+        self.assertEqual((found, opened.numel()), ({}, 1))
+
+    def test_memory_that_goes_takes_its_stack_along(self) -> None:
+        code = """
+import torch
+def empty():
+    return torch.empty(48 << 20, dtype=torch.uint8, device="cuda")
+def frames_at(place):
+    return [len(s["frames"]) for s in torch.cuda.memory_snapshot() if s["address"] == place]
+lower, upper = empty(), empty()
+place, above = lower.data_ptr(), upper.data_ptr()
+del lower
+torch.cuda.empty_cache()
+torch.cuda.memory._record_memory_history(context="all", stacks="python")
+tensor = empty()
+print(tensor.data_ptr() == place, above - place, frames_at(place))
+del tensor
+torch.cuda.empty_cache()
+print(frames_at(above))
+"""
+        done = run(code)
+        self.assertEqual((done.stdout, done.stderr), (f"True {48 * MIB} [2]\n[0]\n", ""))
 
     def test_memory_that_another_library_freed_already_is_told_once(self) -> None:
         code = """

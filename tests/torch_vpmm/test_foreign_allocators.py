@@ -121,7 +121,19 @@ class ForeignAllocators(VpmmCase):
         self.assertEqual(torch.empty(most, dtype=torch.uint8, device="cuda").numel(), most)
         self.assertEqual(self.counts(), (1, 1))
 
+    def test_the_end_of_a_pool_whose_memory_lives_waits_for_nothing(self) -> None:
+        pool, side = torch.cuda.MemPool(self.allocator.allocator()), torch.cuda.Stream()
+        with torch.cuda.use_mem_pool(pool):
+            kept = empty(4 * MIB)  # a piece
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(10**9)
+        del pool
+        self.assertFalse(side.query())
+        side.synchronize()
+        del kept
+
     def test_a_request_is_not_repeated_if_no_piece_went_back(self) -> None:
+        torch.cuda.ipc_collect()
         pool = torch.cuda.MemPool(self.allocator.allocator())
         with torch.cuda.use_mem_pool(pool):
             tensor = empty(3 * MIB)

@@ -7,7 +7,7 @@ conditions that are always true or false, other numbers and results, statements 
 a copy of the tree; a variable chooses one at run time, so that a fault costs the tests that come by it, and no
 compilation. Constants, arguments of macros and functions that only check (validate, is_sound) have no faults. A fault
 that changes nothing that anybody can see is named in tests/mutation/equivalent.toml, with the reason. It is not tried,
-as it would run every case that comes by.
+as it would run every case that comes by, unless its file has another such place.
 
 The room torch_allocator is the PyTorch plugin, which tests/torch_vpmm tests on the simulated GPU. It needs a build with
 the Python package and the simulated GPU, and the interpreter with PyTorch that ./dev test makes.
@@ -99,21 +99,33 @@ def main(words: Sequence[str]) -> int:
     print(f"{len(cases)} cases, {sum(case.seconds for case in cases):.0f} s alone", flush=True)
     planted = {number: planted[number] for number in sorted(planted)[options.skip :]}
     places = {number: line_of(sources[mutant.file], mutant.line) for number, mutant in planted.items()}
-    known = equivalents()
-    unseen = [n for n, mutant in planted.items() if (mutant.file, places[n], mutant.before, mutant.after) in known]
+    listed = equivalents()
+    known = {n for n, mutant in planted.items() if (mutant.file, places[n], mutant.before, mutant.after) in listed}
+    to_try = [n for n, mutant in planted.items() if n not in known or not is_alone(sources[mutant.file], mutant)]
     verdicts = trial.judge_all(
         tree,
-        [number for number in planted if number not in unseen],
+        to_try,
         cases,
         until,
         lambda number: print(f"not found: {planted[number]}", flush=True),
     )
-    survivors = [number for number, verdict in verdicts.items() if verdict.found_by is None]
+    reached = list(planted) if len(verdicts) == len(to_try) else [n for n in planted if n <= max(verdicts, default=0)]
+    survivors = [n for n, verdict in verdicts.items() if verdict.found_by is None and n not in known]
+    verdicts = {n: verdict for n, verdict in verdicts.items() if verdict.found_by or n not in known}
+    unseen = len(reached) - len(verdicts)
+    if len(reached) < len(planted):
+        print(f"to go on with this draw: --skip {options.skip + len(reached)}", flush=True)
     others: dict[int, trial.Verdict] = {}
     if also and survivors:
         others = trial.judge_all(tree, survivors, trial.measure(tree, also, len(drawn), options.longest), until)
     planted = {number: planted[number] for number in verdicts}
-    return report(options, seed, planted, places, verdicts, others, len(unseen))
+    return report(options, seed, planted, places, verdicts, others, unseen)
+
+
+def is_alone(source: sites.Source, mutant: sites.Mutant) -> bool:
+    """Whether equivalent.toml can mean no other fault: the line is once in its file, the code once in the line."""
+    line = line_of(source, mutant.line)
+    return source.bytes.decode().count(line) == 1 and line.count(mutant.before) == 1
 
 
 def line_of(source: sites.Source, line: int) -> str:
@@ -149,7 +161,7 @@ def report(
     if others:
         text += f"; with the suites above it {found + elsewhere} ({100 * (found + elsewhere) / max(tried, 1):.1f} %)"
     print(f"{text}; {unseen} more change nothing")
-    out = options.folder / f"{options.room}-{seed}.json"
+    out = options.folder / f"{options.room}-{seed}{f'-from-{options.skip}' if options.skip else ''}.json"
     out.write_text(json.dumps({"room": options.room, "seed": seed, "faults": rows}, indent=1) + "\n")
     return 1 if left else 0
 

@@ -314,14 +314,17 @@ std::optional<Block> Blocks::find(const void* ptr) {
   return found->second;
 }
 
-// Exports under the lock, so that no free and no other export of the allocation comes between.
 std::optional<std::string> Blocks::share(void* begin, std::size_t bytes) {
-  const MutexLock lock(mutex_);
-  const auto known = exports_.find(begin);
-  if (known != exports_.end()) return known->second.message;
-  if (blocks_.find(begin) == blocks_.end()) return std::nullopt;
+  const MutexLock sharing(sharing_);
+  {
+    const MutexLock lock(mutex_);
+    const auto known = exports_.find(begin);
+    if (known != exports_.end()) return known->second.message;
+    if (blocks_.find(begin) == blocks_.end()) return std::nullopt;
+  }
   vpmm_ipc_handle handle{};
   check(vpmm_ipc_export(begin, bytes, &handle), "sharing a tensor");
+  const MutexLock lock(mutex_);
   return exports_.emplace(begin, Export{handle, message_of(handle)}).first->second.message;
 }
 

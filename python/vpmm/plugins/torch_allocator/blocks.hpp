@@ -55,7 +55,7 @@ class Blocks {
 
   std::optional<Block> find(const void* ptr);
   // The message that stands for the allocation [begin, begin + bytes) in other processes, the same
-  // for its life; null: none of this device.
+  // for its life; null: none of this device. The caller keeps the allocation alive.
   std::optional<std::string> share(void* begin, std::size_t bytes);
   std::vector<Placed> in(const PrivatePool& pool);
   // Those of other libraries, too. By address.
@@ -104,6 +104,7 @@ class Blocks {
   PrivatePools& private_pools_;
   Segments& segments_;
   History& history_;
+  Mutex sharing_;  // before `mutex_`
   Mutex mutex_;
   ska::flat_hash_map<const void*, Block> blocks_ VPMM_GUARDED_BY(mutex_);
   std::unordered_map<const void*, Export> exports_ VPMM_GUARDED_BY(mutex_);

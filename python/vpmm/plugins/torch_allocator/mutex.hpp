@@ -18,7 +18,8 @@ namespace vpmm::torch_plugin {
 
 // Note [Order of locks]
 // Blocks, then Segments; History and PrivatePools alone. Events arrive under the pool's own lock
-// and take Segments, then History. So no function of the pool is called under any of these.
+// and take Segments, then History. So no function of the pool is called under any of these, but
+// under the locks of what happens once: Pool's opening, PrivatePool's making, Blocks' sharing.
 class VPMM_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
  public:
   void lock() VPMM_ACQUIRE() { mutex_.lock(); }

@@ -35,7 +35,9 @@ vpmm_pool* Pool::open() {
   constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP) |
                                    (1U << VPMM_EVENT_ARENA_GROW) | (1U << VPMM_EVENT_ARENA_SHRINK);
   std::uint64_t id = 0;  // it is never removed
-  check(vpmm_add_event_callback(pool, kKinds, &Segments::on_event, &segments_, &id), "events");
+  if (!is_followed_)
+    check(vpmm_add_event_callback(pool, kKinds, &Segments::on_event, &segments_, &id), "events");
+  is_followed_ = true;
   segments_.begin(pool);
   pool_.store(pool, std::memory_order_release);
   return pool;

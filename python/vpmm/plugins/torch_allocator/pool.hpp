@@ -40,8 +40,9 @@ class Pool {
   const DeviceIndex device_;
   Segments& segments_;
   std::atomic<vpmm_pool*> pool_{nullptr};
-  std::size_t largest_small_ = 0;  // set before `pool_`
-  std::uint32_t library_ = 0;      // likewise
+  std::size_t largest_small_ = 0;                       // set before `pool_`
+  std::uint32_t library_ = 0;                           // likewise
+  bool is_followed_ VPMM_GUARDED_BY(opening_) = false;  // by Segments
   Mutex opening_;
   Mutex mutex_;
   // At first that of PyTorch's option, which takes effect when the pool is opened.

@@ -339,10 +339,20 @@ bool PrivatePools::give_back_idle_pieces(PrivatePool& pool) {
   return has_freed;
 }
 
+namespace {
+
+bool may_have_live(const ArenaPtr& arena) {
+  std::size_t live = 0;
+  return arena != nullptr &&
+         (vpmm_arena_live(arena.get(), nullptr, 0, &live) != VPMM_OK || live != 0);
+}
+
+}  // namespace
+
 // Afterwards remain: nothing, or the pieces of a pool in which a capture allocated. A thread
 // inside a request holds the arena, or the memory that it just got is live.
 bool PrivatePools::end_if_over(const PrivatePoolPtr& pool) {
-  if (vpmm_synchronize(pool_.get()) != VPMM_OK) return false;
+  if (may_have_live(arena_of(*pool)) || vpmm_synchronize(pool_.get()) != VPMM_OK) return false;
   ArenaPtr over;
   std::vector<void*> pieces;
   {
@@ -353,9 +363,7 @@ bool PrivatePools::end_if_over(const PrivatePoolPtr& pool) {
     over = std::move(pool->arena);
     for (const auto& [piece, bytes] : pool->pieces) pieces.push_back(piece);
   }
-  std::size_t live = 0;
-  if (over != nullptr) vpmm_arena_live(over.get(), nullptr, 0, &live);
-  if (live != 0) {
+  if (may_have_live(over)) {
     const Lock lock(*this);
     pool->arena = std::move(over);
     ending_.insert(pool);

@@ -136,7 +136,7 @@ Action Segments::follow(const vpmm_event& event, const Context& stack) {
       return Action::SEGMENT_ALLOC;
     default:
       const std::size_t foreign = stretches_.remove(event.ptr, event.bytes);
-      if (foreign != 0) growths_.remove(begin, foreign);
+      growths_.remove(begin, foreign);
       reserved_.at(kAll).decrease(foreign);
       return Action::SEGMENT_FREE;
   }
@@ -188,10 +188,11 @@ void Segments::leave(const void* ptr, std::size_t bytes) {
 }
 
 // Events report how much is mapped, but not which pages the pool cuts for small requests. So the
-// pool is asked for these.
-void Segments::note_changes(vpmm_pool* pool) {
+// pool is asked for these. If it cannot answer, the next question does.
+void Segments::note_changes(vpmm_pool* pool) noexcept try {
   if (changes_.load(std::memory_order_relaxed) != noted_.load(std::memory_order_relaxed))
     note_mapped(pool);
+} catch (const c10::Error&) {
 }
 
 vpmm_statistics Segments::note_mapped(vpmm_pool* pool) {

@@ -70,7 +70,7 @@ class Segments {
   void leave(const void* ptr, std::size_t bytes);
 
   // Counts anew the pages that the pool cuts for small requests, if memory was mapped since.
-  void note_changes(vpmm_pool* pool);
+  void note_changes(vpmm_pool* pool) noexcept;
   vpmm_statistics note_mapped(vpmm_pool* pool);
   // Brings all counts up to date.
   vpmm_statistics count(vpmm_pool* pool);
