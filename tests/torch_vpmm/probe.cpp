@@ -205,6 +205,16 @@ PROBE void probe_allocate_at_once(void** made, std::size_t threads, std::size_t 
     });
   for (std::thread& each : all) each.join();
 }
+// So many threads allocate and free at the same time, so often each, on device 0.
+PROBE void probe_churn(std::size_t threads, std::size_t rounds) {
+  std::vector<std::thread> all;
+  for (std::size_t i = 0; i < threads; ++i)
+    all.emplace_back([=] {
+      for (std::size_t round = 0; round < rounds; ++round)
+        cca::raw_delete(cca::raw_alloc(1000 * (1 + (i + round) % 8)));
+    });
+  for (std::thread& each : all) each.join();
+}
 PROBE void probe_empty_cache(std::uint64_t first, std::uint64_t second) {
   cca::get()->emptyCache({first, second});
 }

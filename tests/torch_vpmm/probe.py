@@ -124,6 +124,10 @@ class Probe:
         self.library.probe_allocate_at_once(made, ctypes.c_size_t(threads), ctypes.c_size_t(size))
         return [int(each or 0) for each in made]
 
+    def churn(self, threads: int, rounds: int) -> None:
+        """So many threads allocate and free at the same time, so often each, on device 0."""
+        self.library.probe_churn(ctypes.c_size_t(threads), ctypes.c_size_t(rounds))
+
     def largest(self, least: int, device: int = 0) -> int:
         """The bytes of the largest request that needs no new memory of a device, and at least `least`; 0: any."""
         return int(self.library.probe_largest(device, ctypes.c_size_t(least)))

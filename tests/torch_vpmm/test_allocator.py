@@ -116,6 +116,10 @@ class Allocating(VpmmCase):
         torch.cuda.empty_cache()
         self.assertEqual(torch.cuda.memory_reserved(), 0)
 
+    def test_threads_allocate_and_free_at_the_same_time(self) -> None:
+        probe.load().churn(4, 20_000)
+        self.assertEqual(self.allocated(), 0)
+
     def test_threads_allocate_and_free_each_others_memory(self) -> None:
         made: list[torch.Tensor] = []
         lock = threading.Lock()

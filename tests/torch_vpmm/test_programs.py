@@ -45,9 +45,11 @@ class Switch(VpmmCase):
             "import vpmm\nvpmm.use_for_torch()\nvpmm.use_for_torch()\nimport torch, vpmm.torch\n"
             "print(torch._C._accelerator_isAllocatorInitialized())\n"
             "torch.empty(1000, device='cuda')\nprint(vpmm.torch.is_installed(), vpmm.stats()['allocations'] > 0)\n"
-            "print(vpmm.Pool.default(0).get_capacity())"
+            "print(torch._C._accelerator_isAllocatorInitialized(), vpmm.Pool.default(0).get_capacity())"
         )
-        self.assertEqual(self.output_of(code, VPMM_TORCH="0"), "False\nTrue True\nNone\n")
+        for devices in "12":
+            printed = self.output_of(code, VPMM_TORCH="0", VPMM_SIM_GPU_DEVICES=devices)
+            self.assertEqual(printed, "False\nTrue True\nTrue None\n")
 
     def test_after_the_first_tensor_it_is_too_late(self) -> None:
         code = (

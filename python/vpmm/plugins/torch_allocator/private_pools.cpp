@@ -266,19 +266,19 @@ vpmm_status PrivatePools::add_memory(PrivatePool& pool, vpmm_arena* arena, std::
     pool.pieces.emplace(memory, piece);
   }
   const vpmm_status status = vpmm_arena_add_memory(arena, memory, piece);
-  if (status == VPMM_OK) {
-    segments_.enter_foreign(memory, piece);
-    history_.record(
-        {Action::SEGMENT_ALLOC, pool_.device(), memory, piece, pool.id, Call::current_stack()},
-        Audience::RING);
+  if (status != VPMM_OK) {
+    {
+      const Lock lock(*this);
+      pool.pieces.erase(memory);
+    }
+    pool.source->raw_delete(memory);
     return status;
   }
-  {
-    const Lock lock(*this);
-    pool.pieces.erase(memory);
-  }
-  pool.source->raw_delete(memory);
-  return status;
+  segments_.enter_foreign(memory, piece);
+  history_.record(
+      {Action::SEGMENT_ALLOC, pool_.device(), memory, piece, pool.id, Call::current_stack()},
+      Audience::RING);
+  return VPMM_OK;
 }
 
 // Memory of a tag serves no request without it, for it may be suspended; nor the reverse.
@@ -357,9 +357,8 @@ bool PrivatePools::end_if_over(const PrivatePoolPtr& pool) {
   std::vector<void*> pieces;
   {
     const Lock lock(*this);
-    const bool is_in_use = pool->arena.use_count() > 1 || !ending_.contains(pool);
-    if (is_in_use) return false;
-    ending_.erase(pool);
+    if (pool->arena.use_count() > 1) return false;
+    if (ending_.erase(pool) == 0) return false;  // another thread was faster
     over = std::move(pool->arena);
     for (const auto& [piece, bytes] : pool->pieces) pieces.push_back(piece);
   }
