@@ -14,6 +14,7 @@ import re
 import tempfile
 import threading
 import time
+import types
 import unittest
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,15 @@ class Allocating(VpmmCase):
         del tensors
         torch.cuda.empty_cache()
         self.assertEqual(torch.cuda.memory_reserved(), 0)
+
+    def test_a_stream_that_uses_memory_from_elsewhere_or_none_changes_nothing(self) -> None:
+        tensor, side = empty(1000), torch.cuda.Stream()
+        view = torch.as_tensor(types.SimpleNamespace(__cuda_array_interface__=tensor.__cuda_array_interface__))
+        self.assertEqual(view.data_ptr(), tensor.data_ptr())
+        for each in (view, empty(0)):
+            each.record_stream(side)
+        del view, tensor
+        self.assertEqual(self.allocated(), 0)
 
     def test_threads_allocate_and_free_at_the_same_time(self) -> None:
         probe.load().churn(4, 20_000)
