@@ -165,6 +165,14 @@ TEST_F(MoverTest, chunks_beyond_one_that_an_old_address_maps_can_be_given_back) 
   EXPECT_EQ(reclaimer.releasable_bytes(14 * kPage), 10 * kPage);
 }
 
+TEST_F(MoverTest, only_complete_memory_can_be_given_back_also_behind_older_that_is_not) {
+  map_pending(0, {4});
+  map_free(5, {2});
+  EXPECT_EQ(reclaimer.releasable_bytes(10 * kPage), 2 * kPage);
+  finish_work();
+  EXPECT_EQ(reclaimer.releasable_bytes(10 * kPage), 6 * kPage);
+}
+
 TEST_F(MoverTest, what_is_kept_of_a_chunk_may_be_used_in_part) {
   map_free(0, {8});
   used(0, 3);

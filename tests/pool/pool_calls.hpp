@@ -36,6 +36,7 @@ class PoolCalls : public PoolFixture<test::HookedDriver> {
   Bytes trimmed_to(Bytes pages) {
     const Result<Bytes> released = pool->trim(lock, pages * kPage);
     EXPECT_TRUE(released.ok());
+    EXPECT_EQ(released ? released.value() % kPage : 0, 0u);
     return released ? released.value() / kPage : 0;
   }
   std::string picture() { return pool->memory().index.picture(kPage); }

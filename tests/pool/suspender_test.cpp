@@ -345,6 +345,15 @@ TEST(SuspenderFault, a_resume_loses_nothing_and_the_next_try_succeeds) {
     });
 }
 
+TEST(SuspenderFault, after_a_map_that_fails_nothing_more_is_moved) {
+  SuspendWorld world;
+  ASSERT_TRUE(world.suspend(Fate::goes_to_driver).ok());
+  const FaultPlan second{{Call::mem_unmap, Call::mem_map}, 2, CuResult::invalid_value, {}};
+  EXPECT_FALSE(world.resume(second).ok());
+  EXPECT_EQ(world.faults.counted(), 4u) << "an unmap, the map, and two maps where the memory was";
+  EXPECT_EQ(world.broken_afterwards(), "");
+}
+
 // --- host memory
 
 TEST(SuspenderFault, without_host_memory_nothing_has_changed) {
