@@ -70,8 +70,8 @@ TEST_F(ExternalArena, divides_the_memory_to_the_last_byte_and_takes_no_other) {
 TEST_F(ExternalArena, several_pieces_of_memory_are_not_one) {
   const AddressRange whole = user_memory(world, 8 * kPage);
   const ArenaId divided = make_arena(world, kExternal);
-  add_memory(world, divided, {whole.begin, 3 * kPage});
   add_memory(world, divided, {whole.begin + 3 * kPage, 5 * kPage});
+  add_memory(world, divided, {whole.begin, 3 * kPage});
   expect_error(world.pool().allocate({6 * kPage, 0, a, divided}), ErrorCode::out_of_memory);
   EXPECT_EQ(allocate_in(world, divided, 4 * kPage, a), whole.begin + 3 * kPage);
   EXPECT_EQ(allocate_in(world, divided, 3 * kPage, a), whole.begin);

@@ -166,6 +166,14 @@ TEST_F(ObservedArena, a_block_that_graphs_may_use_ends_where_the_next_begins) {
   free(block, a);
 }
 
+TEST_F(ObservedArena, of_a_block_that_has_ended_nothing_is_heard_when_its_memory_goes_back) {
+  free(take(1000, a), a);
+  sim.run_until_idle();
+  listening.take_heard();
+  EXPECT_GT(pool->arenas().trim(arena).value(), 0u);
+  expect_heard({});
+}
+
 TEST_F(ObservedArena, of_memory_of_its_caller_nothing_is_heard) {
   const ArenaId external = make(kExternal);
   DevicePtr memory{};

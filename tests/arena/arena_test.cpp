@@ -192,6 +192,17 @@ TEST_F(ArenaTest, a_stream_has_something_to_wait_for_if_others_may_be_done_with_
       << "all is complete";
 }
 
+TEST_F(ArenaTest, what_waits_between_live_blocks_is_waited_for_alone) {
+  arena.add({kBase, 5 * kPage}, kA);
+  for (int i = 0; i < 5; ++i) take(kPage, kA);
+  for (const Bytes i : {0, 2, 4}) end(kBase + i * kPage, kA, after(kTimelineA, 1));
+  EXPECT_TRUE(arena.has_pending_for(kB, kPage));
+  EXPECT_FALSE(arena.has_pending_for(kB, kPage + 1));
+  end(kBase + 3 * kPage, kA, after(kTimelineA, 2));
+  EXPECT_TRUE(arena.has_pending_for(kB, 3 * kPage));
+  EXPECT_FALSE(arena.has_pending_for(kB, 3 * kPage + 1));
+}
+
 TEST_F(ArenaTest, what_waits_merges_when_it_waits_no_longer) {
   arena.add({kBase, kPage}, kA);
   const DevicePtr first = take(512, kA), second = take(512, kA), third = take(512, kA);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -185,6 +186,29 @@ TEST_F(ArenaOnPool, a_free_on_another_stream_waits_for_both) {
   world.deallocate(ptr, b);
   EXPECT_NE(allocate_in(world, arena, 3 * kPage, b), ptr);
   EXPECT_NE(allocate_in(world, arena, 3 * kPage, a), ptr);
+}
+
+TEST_F(ArenaOnPool, what_no_stream_asked_for_is_at_once_the_stream_that_frees_it) {
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, std::nullopt);
+  world.use(ptr, 3 * kPage, a, kLongNs);
+  world.deallocate(ptr, a);
+  EXPECT_NE(allocate_in(world, arena, 3 * kPage, b), ptr);
+  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, a), ptr);
+}
+
+TEST_F(ArenaOnPool, an_arena_that_holds_nothing_is_in_no_report) {
+  const auto failed = world.pool().allocate({Bytes{1} << 50, 0, a});
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().message.find("arena"), std::string::npos) << failed.error().message;
+}
+
+TEST_F(ArenaOnPool, in_a_pinned_arena_a_free_on_another_stream_leaves_it_its_streams) {
+  pin(world, arena);
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  world.deallocate(ptr, b);
+  settle();
+  EXPECT_NE(allocate_in(world, arena, 3 * kPage, b), ptr);
+  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, a), ptr);
 }
 
 TEST_F(ArenaOnPool, deferred_frees_are_carried_out_by_the_next_request) {
