@@ -77,6 +77,19 @@ TEST_P(CapturedArena, a_second_capture_uses_what_the_first_freed) {
   destroy(world, graph, exec);
 }
 
+// The handle of a thread's default stream is the same in each context.
+TEST_P(CapturedArena, after_a_reset_a_handle_stands_for_no_stream_from_before) {
+  const StreamHandle own = driver::kPerThreadStream;
+  world.deallocate(allocate_in(world, arena, 1000, own), own);
+  ASSERT_TRUE(world.pool().streams().reset().ok());
+  begin(own);
+  const DevicePtr freed = allocate_in(world, arena, 3 * kPage, own);
+  world.deallocate(freed, own);
+  const GraphHandle graph = end_capture(world, own);
+  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, own), freed);
+  destroy(world, graph);
+}
+
 TEST_P(CapturedArena, a_stream_that_calls_outside_later_has_what_it_freed_in_the_capture) {
   begin(a);
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
