@@ -330,6 +330,27 @@ TEST_P(ShortOfMemory, chunks_that_moved_are_split_when_their_work_is_waited_for)
   EXPECT_EQ(world.statistics().host_waits, 1u);
 }
 
+TEST(OutOfMemory, a_chunk_that_the_driver_takes_back_late_makes_room) {
+  WorldOptions options = adaptive_world();
+  options.config.limits.capacity = 8 * kPage;
+  HookedWorld world(options);
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 8; ++i) live.push_back(world.allocate(kPage, stream));
+  int refusals = 1000;
+  world.hooks.on[Call::mem_release] = [&] {
+    return --refusals < 0 ? CuResult::success : CuResult::invalid_value;
+  };
+  ASSERT_TRUE(world.pool->deallocate(live[0], stream).ok());
+  world.sim.run_until_idle();
+  (void)world.pool->limits().trim(0);
+  ASSERT_EQ(world.statistics().mapped_bytes, 8 * kPage) << "the driver still has it";
+  ASSERT_EQ(world.statistics().free_bytes, 0u);
+  refusals = 1;
+  EXPECT_FALSE(is_null(world.allocate(kPage, stream)));
+  EXPECT_LT(refusals, 0);
+}
+
 // Which is: when the pool asks whether it may grow, or whether chunks made anew have room.
 TEST(OutOfMemory, memory_that_comes_to_a_cache_during_the_search_serves_the_request) {
   for (const int when : {1, 2}) {
