@@ -383,6 +383,9 @@ TEST_F(Planning, a_request_sets_a_record_where_idle_memory_is_too_little) {
   give_back_pending(take(2, a), b, Closed::yes);
   EXPECT_FALSE(sets_record(2, b)) << "its own memory";
   EXPECT_TRUE(sets_record(2, a) && sets_record(2, nobody)) << "still in use";
+  Caller captured = b;
+  captured.standing = Standing::capturing;
+  EXPECT_TRUE(sets_record(2, captured)) << "a graph's memory is nobody's own";
   sim.run_until_idle();
 }
 
