@@ -3,6 +3,7 @@
 #include "segments.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace vpmm::torch_plugin {
@@ -192,7 +193,7 @@ void Segments::leave(const void* ptr, std::size_t bytes) {
 void Segments::note_changes(vpmm_pool* pool) noexcept try {
   if (changes_.load(std::memory_order_relaxed) != noted_.load(std::memory_order_relaxed))
     note_mapped(pool);
-} catch (const c10::Error&) {
+} catch (const std::exception&) {
 }
 
 vpmm_statistics Segments::note_mapped(vpmm_pool* pool) {

@@ -21,7 +21,7 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// Throws for a failure.
+// Both throw for a failure.
 void check(vpmm_status status, const char* purpose);
 vpmm_statistics figures_of(vpmm_pool* pool);
 
