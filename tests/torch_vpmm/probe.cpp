@@ -31,6 +31,7 @@ struct Event {
   std::uint64_t bytes;
   std::uint64_t pool[2];
 };
+constexpr std::int32_t kGivenBack = -1;  // as an action: to an allocator of the program
 
 std::mutex mutex;
 bool is_listening = false;
@@ -296,11 +297,14 @@ PROBE void* probe_foreign_malloc(std::size_t bytes, int, cudaStream_t) {
   ++foreign_made;
   return ptr;
 }
-PROBE void probe_foreign_free(void* ptr, std::size_t, int, cudaStream_t) {
+PROBE void probe_foreign_free(void* ptr, std::size_t bytes, int, cudaStream_t) {
   is_watched_busy |= watched != nullptr && cudaStreamQuery(watched) != cudaSuccess;
   (void)cudaGetLastError();
   cudaFree(ptr);
   ++foreign_given_back;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (is_listening)
+    events.push_back({kGivenBack, 0, reinterpret_cast<std::uint64_t>(ptr), bytes, {}});
 }
 PROBE void* probe_crooked_malloc(std::size_t bytes, int device, cudaStream_t stream) {
   return static_cast<char*>(probe_foreign_malloc(bytes + 1, device, stream)) + 1;

@@ -63,7 +63,8 @@ class Probe:
         count = self.library.probe_events(room, ctypes.c_size_t(MOST_EVENTS))
         assert count <= MOST_EVENTS
         self.library.probe_listen(0)
-        return [(ACTIONS[e.action], e.address, e.bytes, tuple(e.pool)) for e in room[:count]]
+        names = [*ACTIONS, "given_back"]  # action -1: to an allocator of the program
+        return [(names[e.action], e.address, e.bytes, tuple(e.pool)) for e in room[:count]]
 
     def refuse(self, action: str, after: int = 0, times: int = 1) -> None:
         """The tracker throws so often, from the next event of this kind after so many on. The error ends with a `!` for

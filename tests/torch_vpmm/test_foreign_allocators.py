@@ -14,6 +14,8 @@ if not ABSENT:
     import torch
     from torch.cuda.memory import CUDAPluggableAllocator
 
+ENDS = ("segment_free", "given_back")
+
 
 def empty(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device="cuda")
@@ -120,6 +122,25 @@ class ForeignAllocators(VpmmCase):
         self.assertEqual(self.counts(), (1, 0))
         self.assertEqual(torch.empty(most, dtype=torch.uint8, device="cuda").numel(), most)
         self.assertEqual(self.counts(), (1, 1))
+
+    def test_memory_that_a_graph_used_is_no_reason_to_run_out(self) -> None:
+        most = torch.cuda.mem_get_info()[0] // 10 * 6
+        pool, graph = torch.cuda.MemPool(self.allocator.allocator()), torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream), torch.cuda.use_mem_pool(pool):
+            address = empty(most).data_ptr()
+        with torch.cuda.graph(graph, pool=pool.id, stream=stream):
+            tensor = empty(most)
+        self.assertEqual(tensor.data_ptr(), address)
+        graph.reset()
+        del pool, tensor  # in this order, and nothing empties the cache
+        self.assertEqual(self.counts(), (1, 0))
+        self.probe.listen()
+        self.assertEqual(empty(most).numel(), most)
+        self.assertEqual(self.counts(), (1, 1))
+        # Libraries that registered the memory let it go before it goes.
+        heard = [name for name, begin, *_ in self.probe.events() if begin == address and name in ENDS]
+        self.assertEqual(heard, ["segment_free", "given_back"])
 
     def test_the_end_of_a_pool_whose_memory_lives_waits_for_nothing(self) -> None:
         pool, side = torch.cuda.MemPool(self.allocator.allocator()), torch.cuda.Stream()

@@ -203,6 +203,33 @@ class PrivatePools(VpmmCase):
         self.assertEqual(len(addresses), 1)
         graph.reset()
 
+    def test_a_capture_on_a_foreign_stream_reuses_what_its_pool_had_before(self) -> None:
+        pool, graph = torch.cuda.MemPool(), torch.cuda.CUDAGraph()
+        with self.foreign_stream() as foreign:
+            with torch.cuda.stream(foreign), torch.cuda.use_mem_pool(pool):
+                earlier = [empty(20 * MIB)]
+            address = earlier[0].data_ptr()
+            with torch.cuda.graph(graph, pool=pool.id, stream=foreign):
+                earlier.clear()
+                self.assertEqual(empty(20 * MIB).data_ptr(), address)
+        graph.reset()
+
+    def test_a_pool_of_one_stream_stays_open_while_its_thread_uses_another(self) -> None:
+        pool, stream = (1 << 40, 7), torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            torch._C._cuda_beginAllocateCurrentStreamToPool(0, pool)
+        elsewhere = empty(MIB)
+        with torch.cuda.stream(stream):
+            inside = empty(MIB)
+        torch._C._cuda_endAllocateToPool(0, pool)
+        pools = {
+            block["address"]: tuple(segment["segment_pool_id"])
+            for segment in torch.cuda.memory_snapshot()
+            for block in segment["blocks"]
+        }
+        torch._C._cuda_releasePool(0, pool)
+        self.assertEqual([pools[each.data_ptr()] for each in (elsewhere, inside)], [(0, 0), pool])
+
     def test_a_foreign_stream_that_joined_a_capture_reuses_what_it_freed(self) -> None:
         graph = torch.cuda.CUDAGraph()
         with self.foreign_stream() as foreign, torch.cuda.graph(graph):

@@ -203,6 +203,13 @@ class Nesting(TagCase):
         self.assertEqual(self.suspended(of_tag), [True])
         vpmm.resume(self.name)
 
+    def test_a_tag_without_a_name_nests_too(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool), vpmm.tag(1):
+            of_tag = empty(MIB)
+        self.assertEqual((vpmm.tag_info(1).live_bytes, pool.snapshot()), (MIB, []))
+        del of_tag
+
     def test_a_pool_for_shortages_serves_requests_of_its_tag_only(self) -> None:
         for is_tagged in (False, True):
             pool = torch.cuda.MemPool(use_on_oom=True)

@@ -250,7 +250,7 @@ vpmm_status PrivatePools::make_arena(PrivatePool& pool, ArenaPtr& arena) {
 // plugin is held.
 vpmm_status PrivatePools::add_memory(PrivatePool& pool, vpmm_arena* arena, std::size_t bytes) {
   constexpr std::size_t kUnit = std::size_t{2} << 20;
-  const std::size_t piece = pool.splits && bytes <= kUnit / 2 ? kUnit : round_up(bytes, kUnit);
+  const std::size_t piece = round_up(bytes, kUnit);
   void* memory = nullptr;
   try {
     memory = pool.source->raw_alloc(piece);
