@@ -1,35 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests: stands between PyTorch's plugin and the library when it is preloaded, lets calls fail, and
-// does meanwhile what another library might.
+// tests: preloaded between PyTorch's plugin and libvpmm; lets named calls fail, and allocates for
+// another library while a question is answered.
 #include <dlfcn.h>
 #include <vpmm/vpmm.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <string>
+#include <mutex>
+#include <string_view>
 #include <utility>
 
 namespace {
 
-std::string failing;  // the function whose next call fails; empty: none
+std::mutex mutex;
+const char* failing = "";  // the function whose next call fails
 vpmm_status status = VPMM_OK;
 int failed = 0;
-std::size_t others_bytes = 0;  // another library allocates during the next question
+std::size_t others_bytes = 0;  // that another library allocates before the next question returns
 void* others = nullptr;
 
-bool is_to_fail(const char* name) {
-  if (failing != name) return false;
-  failing.clear();
+bool take_failure(std::string_view name) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (name != failing) return false;
+  failing = "";
   ++failed;
   return true;
 }
 
-// The plugin's library is not among those in whose order the linker looks on from here.
+// RTLD_NEXT does not find libvpmm: Python loads it with RTLD_LOCAL.
 template <class Function>
 Function* own(const char* name) {
-  static void* const library = dlopen(std::getenv("LIBRARY_OF_VPMM"), RTLD_NOW | RTLD_NOLOAD);
-  return reinterpret_cast<Function*>(dlsym(library, name));
+  const char* const path = std::getenv("LIBRARY_OF_VPMM");
+  void* const library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  void* const found = library == nullptr ? nullptr : dlsym(library, name);
+  if (found == nullptr) std::abort();
+  return reinterpret_cast<Function*>(found);
 }
 
 }  // namespace
@@ -37,7 +43,9 @@ Function* own(const char* name) {
 #define OWN(name) own<decltype(name)>(#name)
 #define TESTED extern "C" __attribute__((visibility("default")))
 
+// `name` lives as long as the process.
 TESTED void fail_next(const char* name, int with) {
+  const std::lock_guard<std::mutex> lock(mutex);
   failing = name;
   status = static_cast<vpmm_status>(with);
 }
@@ -45,23 +53,28 @@ TESTED int calls_failed() { return failed; }
 TESTED void allocate_during_next_question(std::size_t bytes) { others_bytes = bytes; }
 
 TESTED vpmm_status vpmm_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
-  if (is_to_fail("vpmm_deallocate")) return status;
-  return OWN(vpmm_deallocate)(pool, ptr, stream);
+  const bool fails = take_failure("vpmm_deallocate");
+  return fails ? status : OWN(vpmm_deallocate)(pool, ptr, stream);
 }
 
 TESTED vpmm_status vpmm_arena_id(vpmm_arena* arena, std::uint64_t* id) {
-  if (is_to_fail("vpmm_arena_id")) return status;
-  return OWN(vpmm_arena_id)(arena, id);
+  const bool fails = take_failure("vpmm_arena_id");
+  return fails ? status : OWN(vpmm_arena_id)(arena, id);
 }
 
 TESTED vpmm_status vpmm_arena_set_library(vpmm_arena* arena, std::uint32_t library) {
-  if (is_to_fail("vpmm_arena_set_library")) return status;
-  return OWN(vpmm_arena_set_library)(arena, library);
+  const bool fails = take_failure("vpmm_arena_set_library");
+  return fails ? status : OWN(vpmm_arena_set_library)(arena, library);
+}
+
+TESTED vpmm_status vpmm_layout_take(vpmm_pool* pool, vpmm_layout* layout) {
+  const bool fails = take_failure("vpmm_layout_take");
+  return fails ? status : OWN(vpmm_layout_take)(pool, layout);
 }
 
 TESTED vpmm_status vpmm_get_statistics(vpmm_pool* pool, vpmm_statistics* statistics) {
   const vpmm_status answer = OWN(vpmm_get_statistics)(pool, statistics);
-  if (const std::size_t bytes = std::exchange(others_bytes, 0); bytes != 0)
-    OWN(vpmm_allocate)(pool, bytes, nullptr, &others);
+  const std::size_t bytes = std::exchange(others_bytes, 0);
+  if (bytes != 0) OWN(vpmm_allocate)(pool, bytes, nullptr, &others);
   return answer;
 }

@@ -31,7 +31,8 @@ struct Event {
   std::uint64_t bytes;
   std::uint64_t pool[2];
 };
-constexpr std::int32_t kGivenBack = -1;  // as an action: to an allocator of the program
+// As the action of an event: the memory went back to the program's allocator.
+constexpr std::int32_t kGivenBack = -1;
 
 std::mutex mutex;
 bool is_listening = false;

@@ -25,6 +25,7 @@ ACTIONS = (
     "segment_unmap",
     "snapshot",
     "oom",
+    "annotate",
 )
 MOST_EVENTS = 10_000
 
@@ -63,7 +64,7 @@ class Probe:
         count = self.library.probe_events(room, ctypes.c_size_t(MOST_EVENTS))
         assert count <= MOST_EVENTS
         self.library.probe_listen(0)
-        names = [*ACTIONS, "given_back"]  # action -1: to an allocator of the program
+        names = dict(enumerate(ACTIONS)) | {-1: "given_back"}
         return [(names[e.action], e.address, e.bytes, tuple(e.pool)) for e in room[:count]]
 
     def refuse(self, action: str, after: int = 0, times: int = 1) -> None:

@@ -291,6 +291,28 @@ except torch.OutOfMemoryError as error:
         done = run(code, VPMM_GUARD="1", PYTHONPATH=path)
         self.assertEqual(done.stdout, f"{{}} True\n{{}} True\nTrue\n{words}\n", done.stderr)
 
+    def test_memory_without_events_that_others_had_before_is_not_counted_for_ever(self) -> None:
+        code = """
+import torch, vpmm
+other = vpmm.Pool.default(0)
+theirs = other.allocate(200_000, 0)
+tensor = torch.empty(1, device="cuda")
+other.deallocate(theirs, 0)
+del tensor
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+print(torch.cuda.memory_reserved(), len(torch.cuda.memory_snapshot()))
+"""
+        for settings in ({"VPMM_GUARD": "1"}, {"VPMM_SMALL": "stream_ordered"}):
+            with self.subTest(settings):
+                done = run(code, **settings)
+                self.assertEqual((done.stdout, done.stderr), ("0 0\n", ""))
+
+    def test_a_device_that_nobody_used_has_the_figures_of_nothing(self) -> None:
+        code = "import torch\ntorch.cuda.init()\nprint([pair for pair in torch.cuda.memory_stats().items() if pair[1]])"
+        done = run(code)
+        self.assertEqual((done.stdout, done.stderr), ("[('max_split_size', -1)]\n", ""))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -138,7 +138,7 @@ class ForeignAllocators(VpmmCase):
         self.probe.listen()
         self.assertEqual(empty(most).numel(), most)
         self.assertEqual(self.counts(), (1, 1))
-        # Libraries that registered the memory let it go before it goes.
+        # Libraries hear of the segment's end before its memory goes back.
         heard = [name for name, begin, *_ in self.probe.events() if begin == address and name in ENDS]
         self.assertEqual(heard, ["segment_free", "given_back"])
 
@@ -202,7 +202,7 @@ class ForeignAllocators(VpmmCase):
         torch.cuda.empty_cache()
         self.assertEqual(self.counts(), (3, 3))
 
-    def test_what_fits_into_no_piece_gets_a_new_one_of_the_native_size(self) -> None:
+    def test_what_fits_into_no_piece_gets_a_new_one_of_whole_units(self) -> None:
         for size, reserved, has_splits in (
             (1, 2 * MIB, True),
             (MIB, 2 * MIB, True),

@@ -215,19 +215,21 @@ class PrivatePools(VpmmCase):
         graph.reset()
 
     def test_a_pool_of_one_stream_stays_open_while_its_thread_uses_another(self) -> None:
-        pool, stream = (1 << 40, 7), torch.cuda.Stream()
+        pool, stream = (1 << 41, 0), torch.cuda.Stream()
         with torch.cuda.stream(stream):
             torch._C._cuda_beginAllocateCurrentStreamToPool(0, pool)
-        elsewhere = empty(MIB)
-        with torch.cuda.stream(stream):
-            inside = empty(MIB)
-        torch._C._cuda_endAllocateToPool(0, pool)
+        self.addCleanup(torch._C._cuda_releasePool, 0, pool)
+        try:
+            elsewhere = empty(MIB)
+            with torch.cuda.stream(stream):
+                inside = empty(MIB)
+        finally:
+            torch._C._cuda_endAllocateToPool(0, pool)
         pools = {
             block["address"]: tuple(segment["segment_pool_id"])
             for segment in torch.cuda.memory_snapshot()
             for block in segment["blocks"]
         }
-        torch._C._cuda_releasePool(0, pool)
         self.assertEqual([pools[each.data_ptr()] for each in (elsewhere, inside)], [(0, 0), pool])
 
     def test_a_foreign_stream_that_joined_a_capture_reuses_what_it_freed(self) -> None:

@@ -245,9 +245,9 @@ vpmm_status PrivatePools::make_arena(PrivatePool& pool, ArenaPtr& arena) {
   return VPMM_OK;
 }
 
-// Takes memory from the allocator that the MemPool was made with, in the sizes that PyTorch's own
-// allocator would request. It is foreign code and may take locks of the program, so no lock of this
-// plugin is held.
+// Takes memory from the allocator that the MemPool was made with, in multiples of the 2 MiB to
+// which PyTorch's own allocator rounds, too. It is foreign code and may take locks of the program,
+// so no lock of this plugin is held.
 vpmm_status PrivatePools::add_memory(PrivatePool& pool, vpmm_arena* arena, std::size_t bytes) {
   constexpr std::size_t kUnit = std::size_t{2} << 20;
   const std::size_t piece = round_up(bytes, kUnit);

@@ -153,7 +153,7 @@ MempoolId_t Segments::pool_of(std::uint64_t arena) {
 void Segments::begin(vpmm_pool* pool) {
   for (;;) {
     const std::uint64_t changes = changes_.load();
-    const vpmm_statistics figures = figures_of(pool);
+    const vpmm_statistics figures = ask(pool);
     const MutexLock lock(mutex_);
     if (changes_.load() != changes) continue;
     set(reserved_.at(kAll), static_cast<std::int64_t>(figures.mapped_bytes));
@@ -196,9 +196,16 @@ void Segments::note_changes(vpmm_pool* pool) noexcept try {
 } catch (const std::exception&) {
 }
 
+// Memory of the driver's own pool and guarded memory have no event.
+vpmm_statistics Segments::ask(vpmm_pool* pool) {
+  const vpmm_statistics figures = figures_of(pool);
+  if (figures.stream_ordered_bytes != 0 || figures.guarded_bytes != 0) has_untold_memory_ = true;
+  return figures;
+}
+
 vpmm_statistics Segments::note_mapped(vpmm_pool* pool) {
   noted_ = changes_.load();
-  const vpmm_statistics figures = figures_of(pool);
+  const vpmm_statistics figures = ask(pool);
   const MutexLock lock(mutex_);
   const std::int64_t all = reserved_.at(kAll).current;
   const auto small = static_cast<std::int64_t>(figures.small_bytes);
@@ -207,7 +214,7 @@ vpmm_statistics Segments::note_mapped(vpmm_pool* pool) {
   return figures;
 }
 
-// Reports segments by the layout. Memory of the driver's own pool and guarded memory have no event.
+// Reports segments by the layout.
 void Segments::note_layout(vpmm_pool* pool) {
   const Layout layout(pool);
   const MutexLock lock(mutex_);
@@ -218,7 +225,6 @@ void Segments::note_layout(vpmm_pool* pool) {
 
 vpmm_statistics Segments::count(vpmm_pool* pool) {
   const vpmm_statistics figures = note_mapped(pool);
-  if (figures.stream_ordered_bytes != 0 || figures.guarded_bytes != 0) has_untold_memory_ = true;
   if (!has_untold_memory_) return figures;
   note_layout(pool);
   return note_mapped(pool);

@@ -85,6 +85,7 @@ class Segments {
   void note(const vpmm_event& event);
   Action follow(const vpmm_event& event, const Context& stack) VPMM_REQUIRES(mutex_);
   MempoolId_t pool_of(std::uint64_t arena) VPMM_REQUIRES(mutex_);
+  vpmm_statistics ask(vpmm_pool* pool);
   void note_layout(vpmm_pool* pool);
 
   const DeviceIndex device_;
