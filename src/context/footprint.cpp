@@ -54,8 +54,9 @@ void Footprint::offset_growth(MutexLock& lock) {
 // Bytes that others hold on the pool's account.
 void Footprint::tell_pool(Bytes coming) {
   if (device_.pool == nullptr) return;
-  const Bytes guarded = device_.guard == nullptr ? 0 : device_.guard->figures().mapped;
-  device_.pool->set_other_bytes(driver_pool_bytes_ + guarded + coming);
+  const guard::GuardFigures guarded =
+      device_.guard == nullptr ? guard::GuardFigures() : device_.guard->figures();
+  device_.pool->set_others({driver_pool_bytes_ + guarded.mapped + coming, guarded.mappings});
 }
 
 bool Footprint::is_above_threshold() const {

@@ -10,8 +10,16 @@
 
 namespace vpmm::context {
 
+// A request that a stream's cache may serve was counted there.
+bool Hits::is_to_guard(Bytes bytes, Bytes alignment) {
+  if (device_.guard == nullptr) return false;
+  guard::Sampler& sampler = device_.guard->sampler();
+  return device_.small->serving().may_be_cached(bytes, alignment) ? sampler.was_left()
+                                                                  : sampler.is_to_leave();
+}
+
 DevicePtr Hits::allocate(const Client& client, Bytes bytes, Bytes alignment) {
-  if (client.cache == nullptr ||
+  if (is_to_guard(bytes, alignment) || client.cache == nullptr ||
       device_.small->serving().server_of(bytes, alignment) != small::Server::pages)
     return {};
   const PoolLock lock(parts_.mutex);
@@ -34,7 +42,8 @@ DevicePtr Hits::allocate(const Client& client, Bytes bytes, Bytes alignment) {
 
 DevicePtr Hits::allocate_if_ready(Bytes bytes, Bytes alignment) {
   if (device_.config.page_chunks || !has_natural_place(bytes, alignment) ||
-      parts_.allocations.has_deferred())
+      parts_.allocations.has_deferred() ||
+      (device_.guard != nullptr && device_.guard->sampler().is_to_leave()))
     return {};
   pool::Request request;
   request.bytes = bytes;

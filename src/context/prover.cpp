@@ -34,6 +34,7 @@ Result<void> Prover::settle(MutexLock& lock) {
 Result<void> Prover::settle_guarded(MutexLock& lock, std::size_t most) {
   if (device_.guard == nullptr || !device_.guard->has_freed()) return {};
   Result<void> settled = device_.guard->settle(lock, most);
+  if (device_.guard->takes_lack_of_proof()) prove_everything();
   footprint_.tell_pool();
   return settled;
 }

@@ -49,8 +49,7 @@ Result<DevicePtr> Router::allocate_guarded(MutexLock& lock, const pool::Request&
   if (pages == 0 || request.arena != pool::ArenaId{} || request.one_chunk ||
       caller.standing != Standing::ordinary || device_.config.ipc_isolate)
     return DevicePtr{};
-  if (device_.pool->memory().chunks.mapping_count() + device_.guard->figures().mappings >=
-      device_.config.limits.max_mappings)
+  if (device_.pool->memory().held_mappings() >= device_.config.limits.max_mappings)
     return DevicePtr{};
   Bytes room = 0;
   if (const std::optional<Bytes> capacity = footprint_.capacity())

@@ -25,6 +25,7 @@ constexpr Bytes kDefaultAlignment = 256;
 constexpr Bytes kMarginBefore = 256;
 constexpr Bytes kMarginAfter = 4 * kKiB;   // compared at most; larger alignments leave more
 constexpr Bytes kLargestGap = 256 * kMiB;  // unmapped addresses behind an allocation
+constexpr std::size_t kLooksUntilGivenUp = 8;  // then a stream that did not call counts as idle
 constexpr auto kFilling = std::byte{0xA5};
 
 bool is_broken(const Result<void>& result) {
@@ -261,15 +262,29 @@ Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
       freed_.pop_front();
       Block& block = blocks_.at(slot);
       block.stamp = timelines_.reduce(block.stamp);
-      if (block.stamp.is_complete())
+      if (block.stamp.is_complete()) {
         leaving.push_back(&block);
-      else
+      } else {
         freed_.push_back(slot);
+        look_for_proof(block);
+      }
     }
     if (leaving.empty()) return {};
     most -= leaving.size();
     VPMM_TRY(leave(lock, leaving));
   }
+}
+
+void Guarded::look_for_proof(Block& block) {
+  const auto parts = block.stamp.parts();
+  const bool is_provable =
+      std::all_of(parts.begin(), parts.end(), [&](const time::StampPart& part) VPMM_REQUIRES(
+                                                  pool_lock) {
+        return timelines_.find(part.timeline)->numbers.provable >= part.sequence;
+      });
+  if (is_provable || ++block.looks < kLooksUntilGivenUp) return;
+  block.looks = 0;
+  lacks_proof_ = true;
 }
 
 // A block that could not be unmapped stays freed, and a later call tries again.

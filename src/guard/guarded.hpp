@@ -20,6 +20,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/address.hpp"
 #include "base/function_ref.hpp"
@@ -67,6 +68,7 @@ struct Block {
   std::optional<time::TimelineId> timeline;  // of the allocating stream; nullopt: any-stream
   Vector<time::TimelineId> other_uses;       // streams named with record_use
   time::Stamp stamp;                         // of the free
+  std::size_t looks = 0;                     // at which no event will prove the stamp
   std::uint64_t number = 0;                  // the n-th guarded allocation
   std::uint64_t dead_contexts = 0;           // before its allocation
   std::uint32_t tag = 0;
@@ -104,11 +106,12 @@ class Sampler {
   // Counts a request that a cache is about to serve. True: it is one to guard, and the cache leaves
   // it.
   bool is_to_leave() {
-    if (was_left_.load(std::memory_order_relaxed)) return true;  // a second try of the same request
+    if (was_left()) return true;  // a second try of the same request
     if (!is_next()) return false;
     was_left_.store(true, std::memory_order_relaxed);
     return true;
   }
+  bool was_left() const { return was_left_.load(std::memory_order_relaxed); }
   // Tells if a request that no cache serves is one to guard. `was_counted`: by is_to_leave().
   bool is_to_guard(bool was_counted) {
     return was_left_.exchange(false, std::memory_order_relaxed) || (!was_counted && is_next());
@@ -164,6 +167,11 @@ class Guarded {
   // Compares the margins of freed blocks whose work is complete, and unmaps them: at most `most`.
   Result<void> settle(MutexLock& lock, std::size_t most = kPerCall) VPMM_REQUIRES(pool_lock);
   bool has_freed() const VPMM_REQUIRES(pool_lock) { return !freed_.empty() || is_settling_; }
+  // True once if freed blocks wait for streams that have not called for long: their work needs an
+  // event from elsewhere.
+  bool takes_lack_of_proof() VPMM_REQUIRES(pool_lock) {
+    return std::exchange(lacks_proof_, false);
+  }
   // The context has died, and with it the own stream and perhaps fills of margins, so that those
   // are not compared any more.
   void forget_context() VPMM_REQUIRES(pool_lock) {
@@ -194,6 +202,7 @@ class Guarded {
   std::optional<AddressRange> find_slot(Bytes pages) VPMM_REQUIRES(pool_lock);
   bool make_way(AddressRange slot, DevicePtr& next) VPMM_REQUIRES(pool_lock);
   Result<void> leave(MutexLock& lock, const Vector<Block*>& leaving) VPMM_REQUIRES(pool_lock);
+  void look_for_proof(Block& block) VPMM_REQUIRES(pool_lock);
   void drop_old_margins(Block& block) const VPMM_REQUIRES(pool_lock);
   void remember() VPMM_REQUIRES(pool_lock);
   void count_mapped(const Block& block, int change) VPMM_REQUIRES(pool_lock);
@@ -223,6 +232,7 @@ class Guarded {
   Deque<Gone> gone_ VPMM_GUARDED_BY(pool_lock);  // oldest first; some are forgotten already
   Vector<std::byte> margins_;                    // of one batch; used by the thread that settles
   bool is_settling_ VPMM_GUARDED_BY(pool_lock) = false;
+  bool lacks_proof_ VPMM_GUARDED_BY(pool_lock) = false;
   std::condition_variable_any settled_;
   std::atomic<std::uint64_t> begin_{0};  // of the reservation; 0: there is none yet
   observe::StackTable stacks_;

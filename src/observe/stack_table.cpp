@@ -144,7 +144,8 @@ std::string to_string(const StackKinds& kinds) {
   for (std::size_t i = 0; i < foreign.count; ++i)
     stack.foreign.push_back(described(by, foreign.frames[i]));
   const MutexLock lock(mutex_);
-  fresh_.reserve(fresh_.size() + 1);  // may throw, so before a number is given
+  // May throw, so before a number is given.
+  if (fresh_.size() == fresh_.capacity()) fresh_.reserve(2 * fresh_.size() + 1);
   const auto [entry, is_new] = numbers_.try_emplace(hash, next_);
   if (!is_new) return entry->second;
   stack.number = next_;

@@ -13,14 +13,19 @@ using region::RegionState;
 
 void Memory::note_peaks(std::uint64_t undone_chunks, Bytes undone_bytes) {
   counters.peak_mapped_bytes = std::max(counters.peak_mapped_bytes, held_bytes() + undone_bytes);
-  counters.peak_chunks = std::max(counters.peak_chunks, chunks.chunk_count() + undone_chunks);
-  counters.peak_mappings = std::max(counters.peak_mappings, chunks.mapping_count());
+  note_mappings(undone_chunks);
+}
+
+void Memory::note_mappings(std::uint64_t undone_chunks) {
+  const std::uint64_t held = chunks.chunk_count() + others.mappings;
+  counters.peak_chunks = std::max(counters.peak_chunks, held + undone_chunks);
+  counters.peak_mappings = std::max(counters.peak_mappings, held_mappings());
 }
 
 void Memory::reset_peaks() {
   counters.peak_mapped_bytes = held_bytes();
-  counters.peak_chunks = chunks.chunk_count();
-  counters.peak_mappings = chunks.mapping_count();
+  counters.peak_chunks = chunks.chunk_count() + others.mappings;
+  counters.peak_mappings = held_mappings();
 }
 
 Bytes Memory::movable_bytes(FunctionRef<bool(const Region&, AddressRange part)> is_idle) const {

@@ -60,7 +60,12 @@ struct Memory {
   Quarantine quarantine VPMM_GUARDED_BY(pool_lock);
   Vector<AddressRange> reservations VPMM_GUARDED_BY(pool_lock);
   MappingObserver* mapping_observer VPMM_GUARDED_BY(pool_lock) = nullptr;
-  Bytes other_bytes VPMM_GUARDED_BY(pool_lock) = 0;      // mapped elsewhere on the same account
+  // Mapped elsewhere on the same account.
+  struct Others {
+    Bytes bytes = 0;
+    std::uint64_t mappings = 0;  // each of a chunk of its own
+  };
+  Others others VPMM_GUARDED_BY(pool_lock);
   Bytes suspended_bytes VPMM_GUARDED_BY(pool_lock) = 0;  // of allocated regions without memory
   alignas(kCacheLine) observe::Statistics counters
       VPMM_GUARDED_BY(pool_lock);  // totals, and peaks of mapped memory
@@ -80,7 +85,10 @@ struct Memory {
   // of an allocation in one chunk. Linear in regions and mappings.
   Bytes movable_bytes(FunctionRef<bool(const region::Region&, AddressRange part)> is_idle) const
       VPMM_REQUIRES(pool_lock);
-  Bytes held_bytes() const VPMM_REQUIRES(pool_lock) { return mapped_bytes() + other_bytes; }
+  Bytes held_bytes() const VPMM_REQUIRES(pool_lock) { return mapped_bytes() + others.bytes; }
+  std::uint64_t held_mappings() const VPMM_REQUIRES(pool_lock) {
+    return chunks.mapping_count() + others.mappings;
+  }
   // Bytes mapped or about to be mapped.
   Bytes claimed_bytes() const VPMM_REQUIRES(pool_lock) {
     return held_bytes() + flights.coming_bytes();
@@ -96,6 +104,7 @@ struct Memory {
   }
   // Counts chunks while they exist, so also those of an undone plan.
   void note_peaks(std::uint64_t undone_chunks = 0, Bytes undone_bytes = 0) VPMM_REQUIRES(pool_lock);
+  void note_mappings(std::uint64_t undone_chunks = 0) VPMM_REQUIRES(pool_lock);
   void reset_peaks() VPMM_REQUIRES(pool_lock);
   void fill(observe::Statistics& statistics) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);

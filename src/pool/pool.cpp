@@ -69,7 +69,7 @@ Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Call
       if (memory_.driver.now_ns() < until_ns) return Answer(Needs{Needs::What::time, 0, until_ns});
     }
     const bool has_room =
-        memory_.chunks.mapping_count() + plan.pieces() <= memory_.config.limits.max_mappings;
+        memory_.held_mappings() + plan.pieces() <= memory_.config.limits.max_mappings;
     if (has_room || effort == Effort::few_mappings) {
       VPMM_TRY_ASSIGN(const Placed placed, carry_out(lock, plan, request, caller));
       return Answer(placed);

@@ -117,7 +117,10 @@ class Pool {
   void set_capacity(std::optional<Bytes> capacity) VPMM_REQUIRES(pool_lock) {
     room_.set_capacity(capacity);
   }
-  void set_other_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { memory_.other_bytes = bytes; }
+  void set_others(const Memory::Others& others) VPMM_REQUIRES(pool_lock) {
+    memory_.others = others;
+    memory_.note_mappings();
+  }
   Suspender& suspender() VPMM_REQUIRES(pool_lock) { return suspender_; }
   // Null: no observer. The observer must outlive the pool, or be removed.
   void set_mapping_observer(MappingObserver* observer) VPMM_REQUIRES(pool_lock) {

@@ -157,6 +157,20 @@ TEST_F(Guard, work_of_a_named_stream_is_over_before_the_memory_is_unmapped) {
   EXPECT_EQ(world.statistics().guarded_bytes, 0u);
 }
 
+TEST_F(Guard, freed_memory_goes_although_a_stream_that_used_it_never_calls_again) {
+  const DevicePtr ptr = world.allocate(3000, stream);
+  EXPECT_TRUE(world.pool().record_use(ptr, other).ok());
+  EXPECT_TRUE(world.pool().streams().make_wait(other, stream).ok());
+  world.use(ptr, 3000, other, kLongNs);
+  world.deallocate(ptr, stream);
+  for (int i = 0; i < 20; ++i) world.deallocate(world.allocate(100, stream), stream);
+  EXPECT_TRUE(is_mapped(ptr)) << "its work is not over";
+  world.sim().run_until_idle();
+  world.deallocate(world.allocate(100, stream), stream);
+  world.deallocate(world.allocate(100, stream), stream);
+  EXPECT_FALSE(is_mapped(ptr));
+}
+
 TEST_F(Guard, memory_without_a_stream_is_guarded) {
   const DevicePtr ptr = world.allocate(3000, std::nullopt);
   world.use(ptr, 3000, stream, kLongNs);
@@ -325,6 +339,15 @@ TEST_F(GuardWithFewMappings, at_the_limit_allocations_are_served_as_usual) {
   EXPECT_EQ(world.statistics().guarded_allocations + world.statistics().unguarded_allocations, 41u);
 }
 
+TEST_F(GuardWithFewMappings, the_largest_number_of_mappings_counts_guarded_ones_and_those_beside) {
+  for (int i = 0; i < 10; ++i) world.allocate(1000, stream);
+  const observe::Statistics now = world.statistics();
+  EXPECT_EQ(now.mappings, 10u);
+  EXPECT_EQ(now.peak_mappings, 10u);
+  EXPECT_EQ(now.chunks, 10u);
+  EXPECT_EQ(now.peak_chunks, 10u);
+}
+
 class GuardWithLittleMemory : public Guard {
  protected:
   static WorldOptions options() {
@@ -400,6 +423,34 @@ TEST_F(GuardSampled, a_program_that_tries_first_gets_guarded_ones) {
   EXPECT_LE(world.statistics().guarded_allocations, 20u) << "some are counted twice";
   for (std::size_t i = 0; i < all.size(); ++i)
     world.deallocate(all[i], i % 2 == 0 ? pool::Stream(stream) : std::nullopt);
+}
+
+TEST_F(GuardSampled, whole_pages_that_are_there_are_counted_once) {
+  for (const Bytes bytes : {3 * kPage, 9 * kPage}) {
+    const std::uint64_t before = world.statistics().guarded_allocations;
+    for (int i = 0; i < 40; ++i) world.deallocate(world.allocate(bytes, stream), stream);
+    EXPECT_EQ(world.statistics().guarded_allocations - before, 10u) << bytes;
+  }
+  auto bound = world.pool().bind(stream);
+  ASSERT_TRUE(bound.ok());
+  const std::uint64_t before = world.statistics().guarded_allocations;
+  for (int i = 0; i < 40; ++i) {
+    const auto ptr = bound.value()->allocate(9 * kPage, 0);
+    ASSERT_TRUE(ptr.ok());
+    EXPECT_TRUE(bound.value()->deallocate(ptr.value()).ok());
+  }
+  EXPECT_EQ(world.statistics().guarded_allocations - before, 10u);
+}
+
+TEST_F(GuardSampled, whole_pages_for_any_stream_that_are_there_are_counted) {
+  for (int i = 0; i < 40; ++i) {
+    DevicePtr ptr = world.pool().allocate_if_ready(3 * kPage, 0);
+    if (is_null(ptr)) ptr = world.allocate(3 * kPage, std::nullopt);
+    world.deallocate(ptr, std::nullopt);
+    world.wait();
+  }
+  EXPECT_GE(world.statistics().guarded_allocations, 8u);
+  EXPECT_LE(world.statistics().guarded_allocations, 20u) << "some are counted twice";
 }
 
 // A free without a stream waits there for the legacy stream alone.

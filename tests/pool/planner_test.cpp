@@ -98,7 +98,7 @@ TEST_F(Planning, growth_is_whole_pages_below_the_limit_to_which_other_memory_cou
   open(Prefer::latency);
   take(29, a);
   EXPECT_EQ(ask(1, a).growth_room, 11 * kPage);
-  pool->set_other_bytes(kPage / 2);
+  pool->set_others({kPage / 2, 0});
   EXPECT_EQ(ask(1, a).growth_room, 10 * kPage);
   pool->set_capacity(20 * kPage);
   EXPECT_EQ(ask(1, a).growth_room, 0u) << "a limit may be lowered";
@@ -359,9 +359,9 @@ TEST_F(Delay, is_not_for_growth_that_is_little) {
 
 TEST_F(Delay, is_for_growth_beyond_the_largest_footprint_so_far) {
   open(Prefer::balanced);
-  pool->set_other_bytes(kAll / 2 * kPage);  // came and went
+  pool->set_others({kAll / 2 * kPage, 0});  // came and went
   take(1, a);
-  pool->set_other_bytes(0);
+  pool->set_others({0, 0});
   ASSERT_EQ(figures().peak_mapped_bytes, (kAll + kAll / 2 + 1) * kPage);
   EXPECT_GT(delay_of(request(kAll / 2 + 1), a), 0u);
   EXPECT_EQ(delay_of(request(kAll / 2), a), 0u);

@@ -98,6 +98,19 @@ TEST_F(PoolCalls, beyond_the_limit_of_mappings_a_request_is_one_chunk) {
   EXPECT_EQ(figures().chunks, 5u);
 }
 
+TEST_F(PoolCalls, mappings_beside_the_pool_count_against_the_limit) {
+  config.limits.max_mappings = 6;
+  open();
+  pool->set_others({2 * kPage, 2});
+  take(2, a);
+  take(2, a);
+  EXPECT_EQ(figures().chunks, 4u);
+  take(2, a);
+  EXPECT_EQ(figures().chunks, 5u) << "one chunk";
+  EXPECT_EQ(figures().peak_mappings, 7u);
+  EXPECT_EQ(figures().peak_chunks, 7u);
+}
+
 TEST_F(PoolCalls, what_comes_back_is_counted) {
   open();
   const DevicePtr first = take(1, a), second = take(1, a);
@@ -347,7 +360,7 @@ TEST_F(PoolCalls, peaks_are_those_since_the_last_reset) {
   EXPECT_EQ(peaks(), (std::vector<std::uint64_t>{5, 5, 5}));
   pool->reset_peaks();
   EXPECT_EQ(peaks(), (std::vector<std::uint64_t>{2, 2, 2}));
-  pool->set_other_bytes(kPage);
+  pool->set_others({kPage, 0});
   take(3, a);
   EXPECT_EQ(peaks(), (std::vector<std::uint64_t>{4, 3, 3})) << "other memory counts, too";
   every_other_of(4);

@@ -203,12 +203,16 @@ TEST(Suspender, the_address_of_what_is_dropped_is_a_hole) {
 // Before one mapping is undone, each chunk has two.
 TEST(Suspender, beyond_the_limit_of_mappings_memory_goes_to_the_driver) {
   for (const std::uint64_t limit : {std::uint64_t{8}, std::uint64_t{7}}) {
-    settings::Config config = SuspendWorld::config();
-    config.limits.max_mappings = limit;  // two that stay, and three or twice three
-    SuspendWorld world(config);
-    ASSERT_TRUE(world.suspend(Fate::stays_in_pool).ok());
-    EXPECT_EQ(world.memory.held_bytes(), (limit == 8 ? 7 : 2) * kPage);
-    EXPECT_EQ(world.broken(), "");
+    for (const std::uint64_t elsewhere : {std::uint64_t{0}, std::uint64_t{2}}) {
+      settings::Config config = SuspendWorld::config();
+      // Two that stay, and three or twice three.
+      config.limits.max_mappings = limit + elsewhere;
+      SuspendWorld world(config);
+      world.memory.others.mappings = elsewhere;
+      ASSERT_TRUE(world.suspend(Fate::stays_in_pool).ok());
+      EXPECT_EQ(world.memory.held_bytes(), (limit == 8 ? 7 : 2) * kPage);
+      EXPECT_EQ(world.broken(), "");
+    }
   }
 }
 
