@@ -157,8 +157,7 @@ Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::Ti
   if (device_.guard != nullptr) {
     const bool was_seen_by_cache =
         parts_.front.way().serves && request.stream && request.is_plain() &&
-        (hits_.may_serve(request.bytes, request.alignment) ||
-         device_.small->serving().may_be_cached(request.bytes, request.alignment));
+        device_.small->serving().may_be_cached(request.bytes, request.alignment);
     request.is_guarded = device_.guard->sampler().is_to_guard(was_seen_by_cache);
     if (request.is_guarded) request.guard_stack = device_.guard->capture_stack();
   }

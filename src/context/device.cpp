@@ -7,6 +7,7 @@
 #include <string>
 
 #include "driver/driver_error.hpp"
+#include "observe/log.hpp"
 
 namespace vpmm::context {
 
@@ -96,6 +97,11 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal,
   const bool has_whole_pages_only = pool != nullptr && keeps_apart(config);
   if (traits.has_memory_pools && !cuts && !has_whole_pages_only)
     driver_pool = std::make_unique<driver_pool::DriverPool>(driver, ordinal, timelines);
+  if (pool == nullptr && config.checks.guard_every != 0)
+    observe::log(observe::LogLevel::warning,
+                 "device {}: VPMM_GUARD needs the virtual memory pool, which is off or not "
+                 "supported here: nothing is guarded",
+                 ordinal);
   if (pool == nullptr) return;
   if (config.checks.guard_every != 0)
     guard = std::make_unique<guard::Guarded>(

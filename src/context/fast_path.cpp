@@ -82,11 +82,10 @@ Result<void> Context::allocate_many(std::span<const Bytes> bytes, pool::Stream s
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     out[i] = DevicePtr{};
     if (bytes[i] == 0) continue;
-    const Way way = parts_.front.way();
-    out[i] = try_allocate(way, client, bytes[i], 0);
+    out[i] = try_allocate(parts_.front.way(), client, bytes[i], 0);
     if (!is_null(out[i])) continue;
     try {
-      if (way.serves && hits_.may_serve(bytes[i], 0)) out[i] = hits_.allocate(client, bytes[i], 0);
+      if (hits_.may_serve(bytes[i], 0)) out[i] = hits_.allocate(client, bytes[i], 0);
       if (!is_null(out[i])) continue;
       Result<DevicePtr> slow = allocate_slowly({bytes[i], 0, stream}, nullptr);
       if (slow) {

@@ -10,16 +10,8 @@
 
 namespace vpmm::context {
 
-// A request that a stream's cache may serve was counted there.
-bool Hits::is_to_guard(Bytes bytes, Bytes alignment) {
-  if (device_.guard == nullptr) return false;
-  guard::Sampler& sampler = device_.guard->sampler();
-  return device_.small->serving().may_be_cached(bytes, alignment) ? sampler.was_left()
-                                                                  : sampler.is_to_leave();
-}
-
 DevicePtr Hits::allocate(const Client& client, Bytes bytes, Bytes alignment) {
-  if (is_to_guard(bytes, alignment) || client.cache == nullptr ||
+  if (client.cache == nullptr ||
       device_.small->serving().server_of(bytes, alignment) != small::Server::pages)
     return {};
   const PoolLock lock(parts_.mutex);

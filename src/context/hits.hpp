@@ -23,7 +23,7 @@ class Hits {
   bool may_serve_bound() const {
     return !entrance_.is_visit_due() && device_.primary.look() == driver::CuResult::success;
   }
-  // Null: no range fits, a visit is due, or it is one to guard. Requires: may_serve().
+  // Null: no range fits, or a visit is due. Requires: may_serve().
   DevicePtr allocate(const Client& client, Bytes bytes, Bytes alignment);
   // Any-stream memory, if nobody has the lock. Null: none, or it is one to guard.
   DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment);
@@ -36,7 +36,6 @@ class Hits {
     return bytes <= pool::kAddressSpace && (alignment & (alignment - 1)) == 0 &&
            alignment <= device_.pool->memory().tuning.grain_alignment();
   }
-  bool is_to_guard(Bytes bytes, Bytes alignment);
   // Null: no range fits. Requires: a kept HostPromise.
   DevicePtr take(const pool::Request& request, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
 

@@ -111,7 +111,10 @@ observe::PoolSnapshot Reports::snapshot() const {
 Result<std::string> Reports::explain(DevicePtr address) const {
   if (device_.guard == nullptr)
     return Error{ErrorCode::unsupported,
-                 "VPMM_GUARD is off, so the pool keeps no table of allocations"};
+                 device_.config.checks.guard_every == 0
+                     ? "VPMM_GUARD is off, so the pool keeps no table of allocations"
+                     : "VPMM_GUARD needs the virtual memory pool, which is off or not supported "
+                       "here: nothing is guarded"};
   const auto paragraphs = [&] {
     const PoolLock lock(parts_.mutex);
     return guard::explain(*device_.guard, address, device_.inner.now_ns());

@@ -32,14 +32,15 @@ Result<DevicePtr> Router::allocate(MutexLock& lock, const pool::Request& request
   if (request.is_guarded) {
     VPMM_TRY_ASSIGN(const DevicePtr guarded, allocate_guarded(lock, request, caller));
     if (!is_null(guarded)) return guarded;
-    device_.guard->count_unguarded();
   }
   Result<DevicePtr> result = allocate_unguarded(lock, request, caller);
-  if (device_.guard == nullptr || !device_.guard->has_freed() || !is_shortage(result))
-    return result;
-  prover_.synchronize(lock);
-  VPMM_TRY(prover_.settle_guarded(lock, guard::Guarded::kAll));
-  return allocate_unguarded(lock, request, caller);
+  if (device_.guard != nullptr && device_.guard->has_freed() && is_shortage(result)) {
+    prover_.synchronize(lock);
+    VPMM_TRY(prover_.settle_guarded(lock, guard::Guarded::kAll));
+    result = allocate_unguarded(lock, request, caller);
+  }
+  if (result && request.is_guarded) device_.guard->count_unguarded();
+  return result;
 }
 
 // Null: the request cannot be guarded, or memory, mappings or addresses are short.

@@ -106,12 +106,11 @@ class Sampler {
   // Counts a request that a cache is about to serve. True: it is one to guard, and the cache leaves
   // it.
   bool is_to_leave() {
-    if (was_left()) return true;  // a second try of the same request
+    if (was_left_.load(std::memory_order_relaxed)) return true;  // a second try of the same request
     if (!is_next()) return false;
     was_left_.store(true, std::memory_order_relaxed);
     return true;
   }
-  bool was_left() const { return was_left_.load(std::memory_order_relaxed); }
   // Tells if a request that no cache serves is one to guard. `was_counted`: by is_to_leave().
   bool is_to_guard(bool was_counted) {
     return was_left_.exchange(false, std::memory_order_relaxed) || (!was_counted && is_next());

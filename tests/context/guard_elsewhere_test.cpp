@@ -4,6 +4,7 @@
 
 #include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
+#include "support/told.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -29,6 +30,29 @@ TEST(GuardedElsewhere, what_cannot_be_guarded_is_allocated_and_counted_as_unguar
   world.deallocate(world.allocate(3 * kPage, captured), captured);
   destroy(world, end_capture(world, captured));
   EXPECT_EQ(world.statistics().guarded_allocations, 0u);
+  EXPECT_EQ(world.statistics().unguarded_allocations, 1u);
+}
+
+TEST(GuardedElsewhere, without_the_virtual_memory_pool_nothing_is_and_that_is_told) {
+  WorldOptions options = adaptive_world();
+  options.config.checks.guard_every = 1;
+  options.config.pool_enabled = false;
+  const Told told;
+  PoolWorld world(options);
+  EXPECT_NE(told.lines().find("VPMM_GUARD needs the virtual memory pool"), std::string::npos);
+  const auto explained = world.pool().reports().explain(DevicePtr{4096});
+  expect_error(explained, ErrorCode::unsupported, {"VPMM_GUARD needs the virtual memory pool"});
+}
+
+TEST(GuardedElsewhere, a_request_that_is_refused_is_not_one_that_was_served_unguarded) {
+  WorldOptions options = adaptive_world();
+  options.config.checks.guard_every = 1;
+  options.config.limits.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  expect_error(world.pool().allocate({9 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(world.statistics().unguarded_allocations, 0u);
+  world.allocate(8 * kPage, stream);
   EXPECT_EQ(world.statistics().unguarded_allocations, 1u);
 }
 

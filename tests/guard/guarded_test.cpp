@@ -246,6 +246,28 @@ TEST_F(GuardedTest, freed_memory_stays_mapped_until_its_work_is_complete) {
   EXPECT_EQ(calls.total_count(), before) << "nothing is left";
 }
 
+TEST_F(GuardedTest, says_once_if_freed_memory_waits_long_for_a_stream_without_an_event) {
+  const auto takes = [&] {
+    const PoolLock lock(mutex);
+    return guarded.takes_lack_of_proof();
+  };
+  const StreamHandle a = stream(), b = stream();
+  const DevicePtr silent = allocate(1000, a), provable = allocate(1000, b);
+  work(b);
+  free(provable, b);
+  ASSERT_TRUE(timelines.close(of(b), b).ok());
+  for (int i = 0; i < 20; ++i) settle();
+  EXPECT_FALSE(takes());
+  free(silent, a);
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 7; ++i) settle();
+    EXPECT_FALSE(takes());
+    settle();
+    EXPECT_TRUE(takes());
+    EXPECT_FALSE(takes());
+  }
+}
+
 TEST_F(GuardedTest, settles_as_many_as_it_may_the_oldest_first) {
   std::vector<DevicePtr> all;
   for (int i = 0; i < 40; ++i) all.push_back(allocate(1000));
