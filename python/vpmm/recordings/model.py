@@ -25,7 +25,7 @@ class BadFile(ValueError):  # noqa: N818  says what it is
         self.reason = reason
 
 
-MOST_OF_SMALL = 64 << 20
+MOST_OF_SMALL = 64 << 20  # decompressed bytes
 _MOST_TIMES = 200  # the most regular one, an allocation and its free again and again at one time, has 110
 
 
