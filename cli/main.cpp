@@ -28,7 +28,7 @@ void say_warning(std::string_view message) { fail("warning: " + std::string(mess
 namespace {
 
 constexpr char kVerbs[] =
-    "completion, convert, emm-check, fit, info, ps, replay, report, run, top or try";
+    "completion, convert, emm-check, explain, fit, info, ps, replay, report, run, top or try";
 
 std::string message_of(const CLI::ParseError& error) {
   std::string text = error.what();
@@ -52,7 +52,9 @@ int run(int argc, char** argv) {
   int exit_code = kSuccess;
   CLI::App app{"One GPU memory pool for everything in a process", "vpmm"};
   app.formatter(std::make_shared<Help>());
-  app.footer("The Python package has more: completion, convert, ps, report, run, top and try.");
+  app.footer(
+      "The Python package has more: completion, convert, explain, ps, report, run, top and "
+      "try.");
   app.set_version_flag("--version", "vpmm " VPMM_VERSION);
   app.require_subcommand(0, 1);
   add_info(app, exit_code);

@@ -17,8 +17,8 @@
 namespace vpmm::cli {
 namespace {
 
-constexpr std::array<std::string_view, 7> kPythonVerbs = {"completion", "convert", "ps", "report",
-                                                          "run",        "top",     "try"};
+constexpr std::array<std::string_view, 8> kPythonVerbs = {
+    "completion", "convert", "explain", "ps", "report", "run", "top", "try"};
 
 // Python looks for modules in the current folder first, with -c and -m: in a folder of downloads,
 // json.py would run. The option against that (-P) came after 3.10. A place there stays empty no

@@ -66,7 +66,7 @@ class pool_ref {
   // --- allocating ---
   // Memory for work queued on `stream` after the call. `alignment` 0: 256 bytes; from 128 KiB 16
   // KiB; from 512 KiB 64 KiB; from a page up a 32nd of a page, at least 64 KiB, or a page with
-  // VPMM_CHUNK_MAX=page. Zero bytes: null.
+  // VPMM_CHUNK_MAX=page; guarded memory (VPMM_GUARD) 256 bytes. Zero bytes: null.
   [[nodiscard]] void* allocate(std::size_t bytes, stream_ref stream,
                                std::size_t alignment = 0) const {
     void* ptr = nullptr;

@@ -335,7 +335,8 @@ VPMM_API vpmm_status vpmm_pool_destroy(vpmm_pool* pool); /* waits for the GPU; n
  * trapped_bytes, which is idle memory that cannot move because live memory shares its chunks. Other
  * idle memory is never the reason for VPMM_ERROR_OUT_OF_MEMORY. From one page up a request is
  * rounded up by less than a 32nd. With VPMM_CHUNK_MAX=page nothing is trapped, and sizes are
- * rounded up to pages. The following counts as live:
+ * rounded up to pages. A guarded allocation (VPMM_GUARD) is aligned to 256 bytes, whatever its
+ * size, and is rounded up to pages of 2 MiB. The following counts as live:
  * - memory leased to other processes;
  * - memory that belongs to a captured graph;
  * - all memory of a pinned arena, and every chunk of another arena that holds a live allocation;

@@ -43,9 +43,16 @@ std::string place_of(const Block& block, DevicePtr address) {
                      "its free",
                      to_integer(address), offset);
   }
-  if (address < block.range.begin)
-    return message_of("{:#x} is {} bytes before the begin of an allocation", to_integer(address),
-                      block.range.begin - address);
+  if (address < block.range.begin) {
+    const Bytes gap = block.range.begin - address;
+    if (is_step && gap < kLoggedStep)
+      return message_of("{:#x} is in an allocation, or up to {} bytes before its begin",
+                        to_integer(address), gap);
+    return is_step ? message_of("{:#x} is {} to {} bytes before the begin of an allocation",
+                                to_integer(address), gap - kLoggedStep + 1, gap)
+                   : message_of("{:#x} is {} bytes before the begin of an allocation",
+                                to_integer(address), gap);
+  }
   const Bytes beyond = address - block.range.end();
   return is_step ? message_of("{:#x} is {} to {} bytes beyond the end of an allocation",
                               to_integer(address), beyond, beyond + kLoggedStep - 1)

@@ -131,13 +131,13 @@ class CommandLine(unittest.TestCase):
     def test_an_unknown_verb_is_named(self) -> None:
         for words in (["explode"], ["explode", "--json"]):
             self.assertIn(
-                "`explode` is no command: completion, convert, emm-check, fit, info, ps, replay, report, "
+                "`explode` is no command: completion, convert, emm-check, explain, fit, info, ps, replay, report, "
                 "run, top or try",
                 vpmm(*words).stderr,
                 words,
             )
         self.assertIn("explode", vpmm("explode", "info").stderr)
-        self.assertIn("a command is missing: completion, convert, emm-check, fit, info", vpmm().stderr)
+        self.assertIn("a command is missing: completion, convert, emm-check, explain, fit, info", vpmm().stderr)
         self.assertIn("--loud", vpmm("--loud").stderr)
 
     def test_a_wrong_use_is_said_as_the_verbs_in_python_say_it(self) -> None:
@@ -535,7 +535,10 @@ class CommandLine(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (7, "['try', 'a file', '--json']\n"))
         done = vpmm("help", "try", PYTHONPATH=str(self.folder))
         self.assertEqual((done.returncode, done.stdout), (7, "['try', '--help']\n"))
-        for verb in ("completion", "convert", "ps", "report", "run", "top", "try"):
+        for verb in ("completion", "convert", "explain", "ps", "report", "run", "top", "try"):
+            done = vpmm(verb, "a file", PYTHONPATH=str(self.folder))
+            self.assertEqual((done.returncode, done.stdout), (7, f"['{verb}', 'a file']\n"))
+            self.assertIn(f" {verb}", vpmm("--help", COLUMNS="200").stdout.splitlines()[-1])
             done = vpmm(verb, PYTHONPATH="", PYTHONNOUSERSITE="1")
             if "python3 does not have" not in done.stderr:
                 self.skipTest("python3 has the package vpmm")

@@ -134,6 +134,10 @@ TEST_F(Description, places_are_inside_before_or_beyond) {
   const auto before = [&](DevicePtr at, DevicePtr begin) {
     return message_of("{} is {} bytes before the begin of an allocation", hex(at), begin - at);
   };
+  const auto stepped_before = [&](DevicePtr at, DevicePtr begin) {
+    return message_of("{} is {} to {} bytes before the begin of an allocation", hex(at),
+                      begin - at - 4095, begin - at);
+  };
   const auto inside = [&](DevicePtr at, Bytes offset) {
     return message_of("{} is inside a live allocation, at byte {}", hex(at), offset);
   };
@@ -142,8 +146,9 @@ TEST_F(Description, places_are_inside_before_or_beyond) {
   EXPECT_THAT(places(end - 1), ElementsAre(inside(end - 1, 99)));
   EXPECT_THAT(places(end), ElementsAre(beyond(end), before(end, second)));
   EXPECT_THAT(places(end + 57), ElementsAre(beyond(end + 57), before(end + 57, second)));
-  EXPECT_THAT(places(page), ElementsAre(stepped(page), before(page, second)));
-  EXPECT_THAT(places(page + 4096), ElementsAre(stepped(page + 4096), before(page + 4096, second)));
+  EXPECT_THAT(places(page), ElementsAre(stepped(page), stepped_before(page, second)));
+  EXPECT_THAT(places(page + 4096),
+              ElementsAre(stepped(page + 4096), stepped_before(page + 4096, second)));
   EXPECT_THAT(places(page + 4097), ElementsAre(beyond(page + 4097), before(page + 4097, second)));
   // Of the pages of the first, the second is only near the last ones.
   ASSERT_LT(second - reach, first);
@@ -153,10 +158,29 @@ TEST_F(Description, places_are_inside_before_or_beyond) {
   // In front of all, and behind all in the slot of the last.
   const AddressRange slot = around(first)->slot;
   EXPECT_THAT(places(slot.begin - 1), ElementsAre(before(slot.begin - 1, first)));
-  EXPECT_THAT(places(slot.begin), ElementsAre(before(slot.begin, first)));
+  EXPECT_THAT(places(slot.begin), ElementsAre(stepped_before(slot.begin, first)));
   const DevicePtr last = around(second)->slot.end() - 1;
   EXPECT_THAT(places(last), ElementsAre(message_of("{} is {} bytes beyond the end of an allocation",
                                                    hex(last), last - (second + 1000))));
+}
+
+TEST_F(Description, the_logged_step_around_a_begin_may_be_inside) {
+  const DevicePtr ptr = allocate(5000);
+  const DevicePtr step = align_down(ptr, 4096);
+  ASSERT_LT(step, ptr);
+  const std::string inside = message_of(
+      "{} is in an allocation, or up to {} bytes before its begin", hex(step), ptr - step);
+  EXPECT_THAT(places(step), ElementsAre(inside));
+  free(ptr);
+  prove();
+  settle();
+  EXPECT_THAT(places(step), ElementsAre(inside));
+  EXPECT_THAT(places(step - 4096),
+              ElementsAre(message_of("{} is {} to {} bytes before the begin of an allocation",
+                                     hex(step - 4096), ptr - step + 1, ptr - step + 4096)));
+  EXPECT_THAT(places(step + 1),
+              ElementsAre(message_of("{} is {} bytes before the begin of an allocation",
+                                     hex(step + 1), ptr - step - 1)));
 }
 
 TEST_F(Description, an_address_near_none_lists_the_newest) {

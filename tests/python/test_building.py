@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import io
 import os
+import pwd
 import shutil
 import stat
 import threading
@@ -83,6 +84,20 @@ class Cached(ConvertCase):
             del os.environ["VPMM_CACHE_DIR"]
             self.assertEqual(mode_of(self.cached().parent), 0o700)
 
+    def test_in_the_home_is_kept_whatever_the_umask_and_the_group_of_the_user(self) -> None:
+        home = self.folder / "new" / "home"
+        os.umask(0o002)
+        with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(home)), self.of_group("users", []):
+            del os.environ["VPMM_CACHE_DIR"]
+            self.assertEqual(self.cached(), home / "vpmm" / "plugin.so")
+        self.assertEqual([mode_of(folder) for folder in (home / "vpmm", home, home.parent)], [0o700] * 3)
+
+    def of_group(self, name: str, members: list[str]) -> contextlib.AbstractContextManager[object]:
+        """All folders are of a group of this name."""
+        return mock.patch.object(
+            _building.grp, "getgrgid", lambda gid: mock.Mock(gr_name=name, gr_mem=members, gr_gid=gid)
+        )
+
     def home_with_a_library_of_a_stranger(self) -> Path:
         """Its cache."""
         del os.environ["VPMM_CACHE_DIR"]
@@ -101,8 +116,38 @@ class Cached(ConvertCase):
             folder.chmod(0o777)
             self.assertEqual(self.cached().read_bytes(), b"a library")
             folder.chmod(mode)
+        for bits in (0o770, 0o2775, 0o720, 0o1770):  # also by the user's own group
+            cache.chmod(bits)
+            self.assertEqual(self.cached().read_bytes(), b"a library", f"{bits:o}")
+            cache.chmod(0o700)
         self.folder.chmod(0o1777)  # as /tmp: what is in it stays its owner's
         self.assertEqual(self.cached().read_bytes(), b"a trap")
+
+    def test_in_a_home_that_a_group_may_write_to_is_not_used_unless_it_is_the_users_own(self) -> None:
+        cache = self.home_with_a_library_of_a_stranger()
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        for folder in (cache.parent, self.folder):
+            mode = mode_of(folder)
+            for bits in (0o770, 0o2775):
+                folder.chmod(bits)
+                for name, members in (("users", []), (user, [user, "another"])):
+                    with self.subTest(f"{folder} {bits:o} {name} {members}"), self.of_group(name, members):
+                        self.assertEqual(self.cached().read_bytes(), b"a library")
+                with mock.patch.object(_building.grp, "getgrgid", side_effect=KeyError):  # it has no name
+                    self.assertEqual(self.cached().read_bytes(), b"a library")
+                for members in ([], [user]):
+                    with self.of_group(user, members):
+                        self.assertEqual(self.cached().read_bytes(), b"a trap")
+            folder.chmod(mode)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can give a folder to a group")
+    def test_in_a_home_of_another_group_is_not_used_though_its_name_is_the_users(self) -> None:
+        cache = self.home_with_a_library_of_a_stranger()
+        os.chown(cache.parent, -1, 65534)
+        with self.of_group(pwd.getpwuid(0).pw_name, []):
+            self.assertEqual(self.cached().read_bytes(), b"a trap")
+            cache.parent.chmod(0o770)
+            self.assertEqual(self.cached().read_bytes(), b"a library")
 
     @unittest.skipUnless(os.geteuid() == 0, "only root can give a folder away")
     def test_in_a_home_of_another_user_is_not_used(self) -> None:

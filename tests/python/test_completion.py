@@ -40,7 +40,7 @@ class Completion(unittest.TestCase):
         for shell in ("bash", "zsh", "tcsh"):
             done = run("-m", "vpmm", "completion", shell)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
-            for verb in ("convert", "ps", "replay", "top"):
+            for verb in ("convert", "explain", "ps", "replay", "top"):
                 self.assertIn(verb, done.stdout)
 
     @unittest.skipUnless(importlib.util.find_spec("shtab") and shutil.which("bash"), "shtab or bash is not installed")
@@ -54,6 +54,7 @@ class Completion(unittest.TestCase):
                 (["convert", "--to", "mem"], "memory_viz"),
                 (["replay", "scr"], "script"),
                 (["report", "scr"], "script"),
+                (["explain", "0x7f00", "scr"], "script"),
             ):
                 command = ["bash", "-c", ASK, "bash", str(script), "vpmm", *words]
                 done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import random
@@ -13,10 +14,11 @@ import tempfile
 import unittest
 import zlib
 from pathlib import Path
+from unittest import mock
 
 import vpmm
 from vpmm import _vpmm, recordings
-from vpmm.recordings import BadFile, Event, Frame, Kind, Recording
+from vpmm.recordings import BadFile, Event, Frame, Kind, Recording, binary, model
 
 from program import run
 
@@ -152,6 +154,55 @@ class CommaSeparated(Files):
                     recordings.read(path)
                 except BadFile as error:
                     self.assertTrue(str(error).startswith(f"{path}:{error.offset}: "), str(error))
+
+    def test_compressed_is_inflated_no_further_than_any_recording_is(self) -> None:
+        path = self.folder / "bomb.csv.gz"
+        inflated: list[int] = []
+        inflater = zlib.decompressobj
+
+        def counted(wbits: int) -> mock.Mock:
+            each = inflater(wbits)
+
+            def decompress(data: bytes, most: int = 0) -> bytes:
+                inflated.append(len(found := each.decompress(data, most)))
+                made.unconsumed_tail, made.unused_data, made.eof = each.unconsumed_tail, each.unused_data, each.eof
+                return found
+
+            made = mock.Mock(decompress=decompress)
+            return made
+
+        head = b"op,id,bytes,stream,time_us\n"
+        long = head + b"f" * (3 << 20)
+        for content, most, reason in (
+            (bytes(3 << 20), 4096, ", not a recording"),
+            (head.replace(b"op", b"no") * 10_000, 4096, ", not a recording"),
+            (long, (1 << 20) + 4096, "decompressed it has more than 1048576 bytes"),
+            (codecs.BOM_UTF8 + long, (1 << 20) + 4096, "decompressed it has more than 1048576 bytes"),
+            (head + b"a,1,2,0,9\n" + b"0" * 4096, 1 << 20, None),
+        ):
+            path.write_bytes(gzip.compress(content))
+            inflated.clear()
+            with (
+                self.subTest(content[:40]),
+                mock.patch.object(model, "MOST_OF_SMALL", 1 << 20),
+                mock.patch.object(zlib, "decompressobj", counted),
+            ):
+                if reason is None:
+                    self.assertEqual(len(recordings.read(path).events), 1)
+                else:
+                    with self.assertRaises(BadFile) as caught:
+                        recordings.read(path)
+                    self.assertRegex(caught.exception.reason, reason)
+            self.assertLessEqual(sum(inflated), most)
+
+    def test_that_is_large_may_be_longer(self) -> None:
+        """200 times its size, if that is more."""
+        rng = random.Random(4)
+        lines = "".join(f"a,{i},{rng.randrange(1, 1 << 30)},0,{i}\n" for i in range(20_000))
+        path = self.folder / "run.csv.gz"
+        path.write_bytes(gzip.compress(f"op,id,bytes,stream,time_us\n{lines}".encode()))
+        with mock.patch.object(model, "MOST_OF_SMALL", 1):
+            self.assertEqual(len(recordings.read(path).events), 20_000)
 
 
 class Streams(unittest.TestCase):
@@ -295,6 +346,22 @@ class Binary(Files):
             _vpmm.decompress(frame, 1000)
         self.assertEqual(caught.exception.code, "VPMM_ERROR_BAD_FILE")
         self.assertEqual(_vpmm.decompress(_vpmm.compress(b""), 0), b"")
+
+    def test_blocks_together_are_no_longer_than_those_of_any_recording(self) -> None:
+        recording = sample(1)
+        recording.events = [Event(Kind.MARK) for _ in range(20_000)]
+        data = self.written(recording)
+        self.assertGreater(20_000 * 64, 200 * len(data))
+        self.assertEqual(len(self.read(data).events), 20_000)
+        with mock.patch.object(model, "MOST_OF_SMALL", 1 << 20):
+            with self.assertRaisesRegex(BadFile, f"decompressed it .* no recording of {len(data)} bytes") as caught:
+                self.read(data)
+            self.assertIn(caught.exception.offset, self.blocks(data))
+            self.assertEqual(len(self.read(self.written(sample(20_000))).events), 20_000)
+            growing = binary.GrowingFile("a name")
+            growing.take(data[:100])
+            with self.assertRaisesRegex(BadFile, f"decompressed it .* no recording of {len(data)} bytes"):
+                growing.take(data[100:])
 
     def test_nothing_follows_the_end(self) -> None:
         with self.assertRaisesRegex(BadFile, "behind the end"):

@@ -9,7 +9,7 @@ import importlib
 from vpmm.errors import MissingPackageError
 
 _SHELLS = ("bash", "zsh", "tcsh")
-_FILES = ("FILE", "IN", "OUT", "PAGE", "SCRIPT")  # metavariables
+_FILES = ("FILE", "IN", "OUT", "PAGE", "RECORDING", "SCRIPT")  # metavariables
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

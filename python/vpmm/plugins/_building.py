@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import grp
 import hashlib
 import importlib.util
 import os
+import pwd
 import re
 import secrets
 import shutil
@@ -109,7 +111,8 @@ def _cache_folders() -> Iterator[tuple[Path, int]]:
     with contextlib.suppress(RuntimeError):  # there is no home
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "vpmm"
         with contextlib.suppress(OSError):  # before it is looked at, so that no other user makes it meanwhile
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for each in (*reversed(folder.parents), folder):  # parents=True would give the umask's mode to parents
+                each.mkdir(exist_ok=True, mode=0o700)
         if not _may_be_changed_by_others(folder):
             yield folder, 0o700
     yield Path(tempfile.mkdtemp(prefix="vpmm-")), 0o700  # of this process: no other user can put a library there
@@ -118,16 +121,26 @@ def _cache_folders() -> Iterator[tuple[Path, int]]:
 def _may_be_changed_by_others(folder: Path) -> bool:
     """Whether a user other than root could put a library there: the home may be /tmp, or of the user who called sudo.
 
-    Folders above the home are the system's."""
+    Folders above the home are the system's. A group may write to parents if it is the user's own, as with umask 002."""
     for each in (folder, *folder.parents[:2]):
         try:
             status = each.lstat()
         except OSError:
             return True
-        is_open = bool(status.st_mode & 0o002) and (each == folder or not status.st_mode & stat.S_ISVTX)
+        writers = 0o002 if each != folder and _is_own_group(status.st_gid) else 0o022
+        is_open = bool(status.st_mode & writers) and (each == folder or not status.st_mode & stat.S_ISVTX)
         if is_open or status.st_uid not in (os.geteuid(), 0):
             return True
     return False
+
+
+def _is_own_group(gid: int) -> bool:
+    """Whether the group is the one that a system makes for the user: primary, of the same name, no other member."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
 def cuda_includes(what: str) -> list[Path]:

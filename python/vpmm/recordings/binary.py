@@ -11,7 +11,7 @@ from typing import Any
 
 from vpmm import _vpmm
 from vpmm.errors import Error
-from vpmm.recordings.model import WITH_TEXT, BadFile, Event, Frame, Kind, Recording
+from vpmm.recordings.model import WITH_TEXT, BadFile, Event, Frame, Kind, Recording, most_inflated, too_long
 
 MAGIC = b"VPMMREC\x01"
 _BLOCK = struct.Struct("<4sIIII")  # magic, kind, bytes stored, bytes when decompressed, CRC-32 of the stored bytes
@@ -37,6 +37,7 @@ class _Reader:
         self.name = name
         self.begin = 0  # offset of the data in the file
         self.at = 0  # offset of the current block in the data
+        self.inflated = 0  # bytes of all blocks before it
         self.is_first = True
         self.recording = Recording()
         self.time_ns = 0
@@ -89,6 +90,9 @@ class _Reader:
         content = self.data[self.at + _BLOCK.size : self.at + _BLOCK.size + stored]
         if zlib.crc32(content) != crc:
             raise self.bad("the block's checksum is wrong")
+        self.inflated += raw
+        if self.inflated > most_inflated(self.begin + len(self.data)):
+            raise too_long(self.name, self.begin + self.at, self.begin + len(self.data))
         self.take(kind, self.decompressed(content, raw))
         return _BLOCK.size + int(stored)
 

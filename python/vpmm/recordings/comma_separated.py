@@ -7,11 +7,12 @@ import gzip
 import zlib
 
 from vpmm.recordings.kinds import refusal
-from vpmm.recordings.lines import lines_of
-from vpmm.recordings.model import BadFile, Event, Kind, Numbers, Recording
+from vpmm.recordings.lines import BYTE_ORDER_MARK, lines_of
+from vpmm.recordings.model import BadFile, Event, Kind, Numbers, Recording, most_inflated, too_long
 
 _HEADER = "op,id,bytes,stream,time_us"
 _COLUMNS = 5
+_FIRST_BYTES = 4096
 _MOST_STREAM = 0xFFFF_FFFE  # that a recording has room for
 _GRAIN = 512
 _FIRST_ADDRESS = 1 << 40
@@ -40,14 +41,21 @@ class _Addresses:
 
 
 def _inflated(data: bytes, name: str) -> tuple[bytes, bool]:
-    """The lines of a file, and whether its compressed data is cut."""
+    """The lines of a file, and whether its compressed data is cut. Without the header only the first bytes."""
     if not data.startswith(b"\x1f\x8b"):
         return data, False
     inflater = zlib.decompressobj(wbits=31)
+    most = most_inflated(len(data))
     try:
-        lines = inflater.decompress(data)
+        lines = inflater.decompress(data, _FIRST_BYTES)
+        if len(lines) == _FIRST_BYTES:
+            if not lines.removeprefix(BYTE_ORDER_MARK).startswith(_HEADER.encode()):
+                return lines, False
+            lines += inflater.decompress(inflater.unconsumed_tail, most)
     except zlib.error as error:
         raise BadFile(name, 0, f"the file cannot be decompressed: {error}") from None
+    if len(lines) > most:
+        raise too_long(name, 0, len(data))
     if inflater.unused_data:
         raise BadFile(name, len(data) - len(inflater.unused_data), "there is something behind the end")
     return lines, not inflater.eof
@@ -56,7 +64,7 @@ def _inflated(data: bytes, name: str) -> tuple[bytes, bool]:
 def _no_header(content: bytes) -> str:
     if content and _HEADER.encode().startswith(content):
         return f"the file is cut inside its first line, {_HEADER}"
-    return refusal(content[:4096])
+    return refusal(content[:_FIRST_BYTES])
 
 
 def decode(data: bytes, name: str) -> Recording:

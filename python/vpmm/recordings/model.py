@@ -25,6 +25,20 @@ class BadFile(ValueError):  # noqa: N818  says what it is
         self.reason = reason
 
 
+MOST_OF_SMALL = 64 << 20  # decompressed bytes
+_MOST_TIMES = 200  # the most regular one, an allocation and its free again and again at one time, has 110
+
+
+def most_inflated(stored: int) -> int:
+    """The bytes to which a recording of `stored` bytes may decompress; a longer one was made to fill the memory."""
+    return max(MOST_OF_SMALL, stored * _MOST_TIMES)
+
+
+def too_long(path: str, offset: int, stored: int) -> BadFile:
+    most = most_inflated(stored)
+    return BadFile(path, offset, f"decompressed it has more than {most} bytes, as no recording of {stored} bytes")
+
+
 class Kind(IntEnum):
     """Of an event."""
 
