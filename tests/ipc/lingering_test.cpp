@@ -5,10 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <thread>
-#include <vector>
 
 #include "ipc/kernel.hpp"
 #include "ipc/lingering.hpp"
@@ -120,8 +120,8 @@ TEST_F(IpcLastingEndOfAClient, that_does_not_keep_to_the_protocol_does_not_stop_
 }
 
 TEST_F(IpcLastingEndOfAClient, that_is_turned_away_does_not_stop_the_program) {
-  std::vector<Channel> most;
-  for (int i = 0; i < 16; ++i) most.push_back(connect_by_hand(handle_));
+  std::array<Channel, 16> most;
+  for (Channel& each : most) each = connect_by_hand(handle_);
   Channel next = connect_by_hand(handle_);
   expect_an_end_that_lasts(next);
 }
