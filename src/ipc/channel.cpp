@@ -304,7 +304,7 @@ void sweep(const std::string& folder) {
     const std::string path = folder + "/" + std::string(name);
     if (name.size() == kNameLength && name.ends_with(kSuffix)) {
       if (names_another_running_process(name)) continue;
-      const Descriptor socket = new_socket();
+      const Channel socket(new_socket());
       if (socket && connect_socket(socket.get(), path) != 0 && errno == ECONNREFUSED)
         unlink(path.c_str());
     } else if (name.size() == kNameLength + kUnfinished.size() && name.ends_with(kUnfinished)) {
@@ -324,7 +324,8 @@ void sweep(const std::string& folder) {
 // that lingers, a file on a dead server. A receiver closes all descriptors of a message, wanted or
 // not, so an exporter has the kernel refuse such messages where possible, and never takes their
 // descriptors. An importer takes them, and closes those that are no chunks without the lock, which
-// fork() and other threads need.
+// fork() and other threads need. The end of a connection closes those of messages that were not
+// read: without the lock, too.
 //
 // Binds another name until it listens: a socket that refuses connections is swept away.
 Result<Descriptor> listen_at(const std::string& path) {

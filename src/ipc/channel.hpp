@@ -35,16 +35,23 @@ struct Received {
 };
 
 // One end of a connection. Messages keep their borders (SOCK_SEQPACKET); descriptors are
-// close-on-exec.
+// close-on-exec. Closing lasts as long as the other side likes: Note [Descriptors that nobody asked
+// for].
 class Channel {
  public:
   Channel() = default;
   explicit Channel(Descriptor socket) : socket_(std::move(socket)) {}
+  ~Channel() { reset(); }
+  Channel(Channel&&) noexcept = default;
+  Channel& operator=(Channel&& other) noexcept {
+    if (this != &other) reset();
+    socket_ = std::move(other.socket_);
+    return *this;
+  }
 
   explicit operator bool() const { return static_cast<bool>(socket_); }
   int get() const { return socket_.get(); }
-  void reset() { socket_.reset(); }
-  void reset_unlocked() { socket_.reset_unlocked(); }
+  void reset() noexcept { socket_.hang_up(); }
 
   // `not_now`: the other side has not read earlier messages, or this user has too many descriptors
   // in flight.

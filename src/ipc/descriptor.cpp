@@ -3,6 +3,7 @@
 #include "ipc/descriptor.hpp"
 
 #include <pthread.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,6 +69,15 @@ void Descriptor::reset_unlocked() noexcept {
     list.files.reset(static_cast<std::size_t>(file));
   }
   close(file);
+}
+
+void Descriptor::hang_up() noexcept {
+  if (file_ < 0) return;
+  {
+    const MutexLock lock(descriptor_mutex);
+    if (list.files[static_cast<std::size_t>(file_)]) shutdown(file_, SHUT_RDWR);
+  }
+  reset_unlocked();
 }
 
 Descriptor::Making::Making() {

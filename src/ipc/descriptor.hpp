@@ -8,14 +8,15 @@
 
 namespace vpmm::ipc {
 
-// Held while descriptors are made, listed or closed, and by fork().
+// Held while descriptors are made, listed or closed, and by fork(). Those of other processes, and
+// connections, are closed without.
 extern Mutex descriptor_mutex;
 
 // Note [Forked children close what they inherit]
 // In a child the sockets of its parent would keep connections of a dead owner alive, and the pool's
 // chunks their memory. So every descriptor of this room is made under one lock and listed; fork()
-// takes that lock, and the child closes the listed ones. Programs started by exec inherit none
-// (close-on-exec).
+// takes that lock, and the child closes the listed ones. A connection leaves the list before it is
+// closed, so it is shut down first. Programs started by exec inherit none (close-on-exec).
 class Descriptor {
  public:
   Descriptor() = default;
@@ -31,9 +32,12 @@ class Descriptor {
   explicit operator bool() const { return file_ >= 0; }
   int get() const { return file_; }
   void reset() noexcept VPMM_EXCLUDES(descriptor_mutex);
-  // Closes outside the lock, which others need: for a socket whose peer decides how long that
+  // Closes outside the lock, which others need: for a file whose sender decides how long that
   // lasts. A child forked meanwhile inherits the descriptor.
   void reset_unlocked() noexcept VPMM_EXCLUDES(descriptor_mutex);
+  // The same for a connection, whose unread messages may hold such files. Shuts it down first, for
+  // a child may inherit it.
+  void hang_up() noexcept VPMM_EXCLUDES(descriptor_mutex);
 
   // Holds the lock while descriptors are made, by calls that do not block; no descriptor is closed
   // meanwhile.

@@ -99,6 +99,7 @@ Importer::Import* Importer::find(const IpcHandle& handle, Bytes offset,
        ++at) {
     Import& import = at->second;
     if (import.key.device != device.value_or(import.home)) continue;
+    if (import.link == nullptr && handle.size > import.legacy_size) continue;  // to be refused
     if (import.link != nullptr || !import.context.is_reset()) return &import;
     by_address_.erase(import.ptr);
     imports_.erase(at);
@@ -180,7 +181,8 @@ Result<DevicePtr> Importer::open_new(Driver& driver, const IpcHandle& handle,
   address.key() = made.ptr;
   const MutexLock lock(mutex_);
   made.last_use = ++last_use_;
-  // A reset closed the stale memory of CUDA's own IPC at this address.
+  // A reset closed the stale memory of CUDA's own IPC at this address; that of a pool has
+  // addresses of its own.
   if (const auto stale = by_address_.find(made.ptr); stale != by_address_.end()) {
     imports_.erase(stale->second);
     by_address_.erase(stale);
@@ -193,9 +195,17 @@ Result<DevicePtr> Importer::open_new(Driver& driver, const IpcHandle& handle,
 Result<void> Importer::open_legacy_memory(const IpcHandle& handle, Import& made) {
   if (handle.device != driver::Uuid{}) VPMM_TRY(device_with(*made.driver, handle.device));
   VPMM_TRY_ASSIGN(made.context, RetainedContext::retain(*made.driver, made.key.device));
-  VPMM_TRY_ASSIGN(const DevicePtr begin,
+  VPMM_TRY_ASSIGN(const AddressRange memory,
                   open_legacy(*made.driver, made.context.handle(), handle.token));
-  made.ptr = begin + handle.offset;
+  if (handle.offset >= memory.size || handle.size > memory.size - handle.offset) {
+    VPMM_TRY(close_legacy(*made.driver, made.context.handle(), memory.begin));
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("the IPC handle says {} bytes at offset {}, which are not inside the "
+                             "memory of {} bytes",
+                             handle.size, handle.offset, memory.size)};
+  }
+  made.ptr = memory.begin + handle.offset;
+  made.legacy_size = memory.size - handle.offset;
   return {};
 }
 
@@ -253,15 +263,24 @@ std::shared_ptr<Link> Importer::link_at(std::size_t place) {
   return place < links_.size() ? links_[place] : nullptr;
 }
 
-// Passes over links that change their place, until the next call. Drops unused links that are
-// broken or have no closing left to send.
-void Importer::say_what_is_unsaid() noexcept {
-  for (std::size_t place = 0; const std::shared_ptr<Link> link = link_at(place); ++place)
-    link->say_what_is_unsaid();
+// Takes a link that is broken or has no closing left to send off the list. Null: none.
+std::shared_ptr<Link> Importer::take_unused_link() {
   const MutexLock lock(mutex_);
-  std::erase_if(links_, [](const std::shared_ptr<Link>& link) {
+  const auto unused = std::find_if(links_.begin(), links_.end(), [](const auto& link) {
     return link.use_count() == 1 && (link->is_broken() || link->has_said_everything());
   });
+  if (unused == links_.end()) return nullptr;
+  std::shared_ptr<Link> taken = std::move(*unused);
+  links_.erase(unused);
+  return taken;
+}
+
+// Passes over links that change their place, until the next call. Unused links end without the
+// lock: the exporter chooses how long that lasts.
+void Importer::say_what_is_unsaid() noexcept {
+  for (std::size_t place = 0; const std::shared_ptr<Link> link = link_at(place); ++place)
+    link->say_what_is_unsaid(Link::Patience::none);
+  for (auto unused = take_unused_link(); unused; unused = take_unused_link()) unused.reset();
 }
 
 // --- closing
@@ -269,7 +288,7 @@ void Importer::say_what_is_unsaid() noexcept {
 // Note [The last close waits, and looks again]
 // During the wait other threads may open, use and close the memory again, and their work is not
 // waited for. So the memory goes only if no thread has opened or closed it since before the wait.
-Result<void> Importer::close_now(DevicePtr ptr, const Wait& wait) {
+Result<void> Importer::close_now(DevicePtr ptr, const Wait& wait, Link::Patience patience) {
   free_leftovers();
   MutexLock lock(mutex_);
   std::optional<std::uint64_t> waited_since;
@@ -310,22 +329,22 @@ Result<void> Importer::close_now(DevicePtr ptr, const Wait& wait) {
     by_address_.erase(found);
     auto closed = imports_.extract(open);
     lock.unlock();
-    if (import.link != nullptr) import.link->close(std::move(import.closing));
+    if (import.link != nullptr) import.link->close(std::move(import.closing), patience);
     return {};
   }
 }
 
 Result<void> Importer::close(DevicePtr ptr, const Wait& wait) {
-  VPMM_TRY(close_now(ptr, wait));
+  VPMM_TRY(close_now(ptr, wait, Link::Patience::a_second));
   close_late_ones();
   say_what_is_unsaid();
   return {};
 }
 
 // Returns true if the memory is closed now, or never was open.
-bool Importer::close_or_note(DevicePtr ptr, Wait wait) noexcept {
+bool Importer::close_or_note(DevicePtr ptr, Wait wait, Link::Patience patience) noexcept {
   try {
-    const Result<void> closed = close_now(ptr, wait);
+    const Result<void> closed = close_now(ptr, wait, patience);
     if (closed || closed.error().code == ErrorCode::invalid_pointer) return true;
   } catch (const std::exception&) {  // out of host memory: still open, as after any other failure
   }
@@ -336,7 +355,7 @@ bool Importer::close_or_note(DevicePtr ptr, Wait wait) noexcept {
 }
 
 void Importer::close_some_time(DevicePtr ptr, Wait wait) noexcept {
-  if (!close_or_note(ptr, std::move(wait))) return;
+  if (!close_or_note(ptr, std::move(wait), Link::Patience::a_second)) return;
   close_late_ones();
   say_what_is_unsaid();
 }
@@ -355,7 +374,7 @@ void Importer::close_late_ones() noexcept {
   std::optional<DevicePtr> last;
   while (auto late = take_late_one(last)) {
     last = late->first;
-    close_or_note(late->first, std::move(late->second));
+    close_or_note(late->first, std::move(late->second), Link::Patience::none);
   }
 }
 

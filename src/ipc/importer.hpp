@@ -29,7 +29,8 @@ using Wait = std::function<Result<void>(driver::Driver& driver, driver::DeviceOr
 Result<void> wait_for_primary(driver::Driver& driver, driver::DeviceOrdinal device);
 
 // One per process, never destroyed. Thread-safe: openings of one token, or from one exporter, wait
-// for each other; no other call waits for an exporter. A forked child stops at the gate.
+// for each other, and a closing waits a second for its exporter. No call waits for the answer of
+// another exporter. A forked child stops at the gate.
 class Importer {
  public:
   static Importer& of_process();
@@ -61,7 +62,8 @@ class Importer {
     DevicePtr ptr{};
     std::uint64_t opens = 1;
     std::uint64_t last_use =
-        0;  // number of its latest opening or closing, counted over all imports
+        0;                  // number of its latest opening or closing, counted over all imports
+    Bytes legacy_size = 0;  // from `ptr` to the end of memory of CUDA's own IPC
     RetainedContext context;
     OwnMapping mapping;  // of memory of a pool; empty: legacy
     std::shared_ptr<Link> link;
@@ -88,9 +90,12 @@ class Importer {
   void end_opening(const TokenAndOffset& what) VPMM_EXCLUDES(mutex_);
   std::shared_ptr<Link> link_to(const Identity& exporter) VPMM_EXCLUDES(mutex_);
   std::shared_ptr<Link> link_at(std::size_t place) VPMM_EXCLUDES(mutex_);
+  std::shared_ptr<Link> take_unused_link() VPMM_EXCLUDES(mutex_);
   void say_what_is_unsaid() noexcept VPMM_EXCLUDES(mutex_);
-  Result<void> close_now(DevicePtr ptr, const Wait& wait) VPMM_EXCLUDES(mutex_);
-  bool close_or_note(DevicePtr ptr, Wait wait) noexcept VPMM_EXCLUDES(mutex_);
+  Result<void> close_now(DevicePtr ptr, const Wait& wait, Link::Patience patience)
+      VPMM_EXCLUDES(mutex_);
+  bool close_or_note(DevicePtr ptr, Wait wait, Link::Patience patience) noexcept
+      VPMM_EXCLUDES(mutex_);
   std::optional<std::pair<DevicePtr, Wait>> take_late_one(std::optional<DevicePtr> after)
       VPMM_EXCLUDES(mutex_);
   void close_late_ones() noexcept VPMM_EXCLUDES(mutex_);

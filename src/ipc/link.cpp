@@ -87,7 +87,7 @@ Link::Turn::Turn(Link& link) : link_(link) {
 
 Link::Turn::~Turn() {
   link_.release();
-  link_.say_what_is_unsaid();
+  link_.say_what_is_unsaid(Patience::a_second);
 }
 
 void Link::release() {
@@ -98,12 +98,12 @@ void Link::release() {
   released_.notify_one();
 }
 
-void Link::close(ClosedOpenings&& closing) noexcept {
+void Link::close(ClosedOpenings&& closing, Patience patience) noexcept {
   {
     const MutexLock lock(mutex_);
     unsaid_.splice(unsaid_.end(), closing);
   }
-  say_what_is_unsaid();
+  say_what_is_unsaid(patience);
 }
 
 bool Link::has_said_everything() {
@@ -118,7 +118,7 @@ ClosedOpenings Link::take_unsaid() {
   return std::exchange(unsaid_, {});
 }
 
-void Link::say_what_is_unsaid() noexcept {
+void Link::say_what_is_unsaid(Patience patience) noexcept {
   for (bool goes_on = true; goes_on;) {
     ClosedOpenings numbers = take_unsaid();
     if (numbers.empty()) return;
@@ -126,11 +126,12 @@ void Link::say_what_is_unsaid() noexcept {
       Message message;
       message.kind = MessageKind::close;
       message.number = numbers.front();
-      const Deadline deadline = is_stuck_ ? Clock::now() : Clock::now() + kForClosing;
+      const bool waits = patience == Patience::a_second && !is_stuck_;
+      const Deadline deadline = waits ? Clock::now() + kForClosing : Clock::now();
       const Channel::Sent sent =
           channel_ ? channel_.try_send(message, {}, deadline) : Channel::Sent::gone;
       goes_on = sent != Channel::Sent::not_now;
-      is_stuck_ = !goes_on;
+      is_stuck_ = !goes_on && (is_stuck_ || waits);
       if (sent == Channel::Sent::yes) numbers.pop_front();
       if (sent == Channel::Sent::gone) numbers.clear();
     }

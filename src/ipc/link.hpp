@@ -20,8 +20,8 @@ using ClosedOpenings = std::list<std::uint64_t>;
 // Note [Closings are said by whoever has the link]
 // An opening has the link to itself (Turn) from its first message to its last. A closing never
 // waits for it: it leaves its number, which the thread with the link sends. An exporter that does
-// not read gets the rest at the next opening or closing, and is waited for once only; one that is
-// gone needs no message.
+// not read gets the rest at the next openings or closings, and is waited for once only, by a call
+// about its memory; one that is gone needs no message.
 class Link {
  public:
   explicit Link(Identity exporter) : exporter_(exporter) {}
@@ -43,16 +43,19 @@ class Link {
     Result<Received> hear(std::uint64_t number, Deadline deadline);
 
     // Sent at the end of the turn.
-    void close(ClosedOpenings&& closing) { link_.close(std::move(closing)); }
+    void close(ClosedOpenings&& closing) { link_.close(std::move(closing), Patience::none); }
 
    private:
     Link& link_;
   };
 
+  // A second of it: of a call about memory of this exporter.
+  enum class Patience { none, a_second };
+
   const Identity& exporter() const { return exporter_; }
-  void close(ClosedOpenings&& closing) noexcept VPMM_EXCLUDES(mutex_);
+  void close(ClosedOpenings&& closing, Patience patience) noexcept VPMM_EXCLUDES(mutex_);
   // Sends closings; if the link is taken, the thread that has it sends them.
-  void say_what_is_unsaid() noexcept VPMM_EXCLUDES(mutex_);
+  void say_what_is_unsaid(Patience patience) noexcept VPMM_EXCLUDES(mutex_);
   bool has_said_everything() VPMM_EXCLUDES(mutex_);
   bool is_broken() const { return is_broken_; }
 

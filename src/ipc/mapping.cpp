@@ -220,8 +220,8 @@ void free_leftovers() noexcept {
 
 // --- legacy
 
-Result<DevicePtr> open_legacy(Driver& driver, driver::ContextHandle context,
-                              const TokenBytes& token) {
+Result<AddressRange> open_legacy(Driver& driver, driver::ContextHandle context,
+                                 const TokenBytes& token) {
   const driver::ContextScope scope(driver, context);
   VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
   DevicePtr begin{};
@@ -234,7 +234,11 @@ Result<DevicePtr> open_legacy(Driver& driver, driver::ContextHandle context,
     return Error{ErrorCode::not_shared,
                  "the process that exported the memory is gone, or has freed it"};
   VPMM_TRY(checked(Call::ipc_open_mem_handle, result));
-  return begin;
+  AddressRange allocation;
+  const CuResult known = driver.mem_get_address_range(begin, allocation);
+  if (known == CuResult::success) return AddressRange{begin, allocation.end() - begin};
+  driver.ipc_close_mem_handle(begin);
+  return driver::driver_error(Call::mem_get_address_range, known);
 }
 
 Result<void> close_legacy(Driver& driver, driver::ContextHandle context, DevicePtr begin) {

@@ -93,9 +93,9 @@ Result<void> unmap(driver::ContextHandle context, OwnMapping& mapping);
 // Retries the leftovers.
 void free_leftovers() noexcept;
 
-// Opens by CUDA's own IPC, in `context`.
-Result<DevicePtr> open_legacy(driver::Driver& driver, driver::ContextHandle context,
-                              const TokenBytes& token);
+// Opens by CUDA's own IPC, in `context`. Returns the memory up to its end.
+Result<AddressRange> open_legacy(driver::Driver& driver, driver::ContextHandle context,
+                                 const TokenBytes& token);
 Result<void> close_legacy(driver::Driver& driver, driver::ContextHandle context, DevicePtr begin);
 
 }  // namespace vpmm::ipc

@@ -93,7 +93,7 @@ class TopThread {
     char byte = 0;
     while (recv(channel.get(), &byte, 1, MSG_DONTWAIT) > 0) {
     }
-    channel.reset_unlocked();  // an empty message ends the loop, too
+    channel.reset();  // an empty message ends the loop, too
   }
 
   TopFigures figures() {

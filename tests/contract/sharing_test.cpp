@@ -69,6 +69,9 @@ class SharingContract : public GpuTest {
 
   void read_and_write(const IpcMemHandle& handle) {
     const AddressRange memory = open(handle);
+    AddressRange found;
+    EXPECT_OK(driver().mem_get_address_range(memory.begin, found));
+    EXPECT_TRUE(found.contains(memory));
     EXPECT_TRUE(holds(memory, kPattern));
     fill(memory, kOther);
     EXPECT_OK(driver().ipc_close_mem_handle(memory.begin));

@@ -3,9 +3,11 @@
 // alive, and removes none.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -152,6 +154,30 @@ TEST(IpcFork, a_child_keeps_what_the_program_opened_and_nothing_else) {
     EXPECT_EQ(answer.words[4], 0U) << "as it was ours";
     EXPECT_EQ(answer.words[5], 1U) << "what the child opened is not closed as what it inherited";
   }
+}
+
+TEST(IpcFork, a_child_ends_no_connection_of_its_own_with_the_number_of_an_inherited_one) {
+  Process process;
+  const Parcel answer = process.call([](Parcel& parcel) {
+    ::close(STDIN_FILENO);
+    ipc::Descriptor inherited;
+    {
+      ipc::Descriptor::Making making;
+      inherited = making.adopt(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    }
+    const pid_t child = fork_for_a_while();
+    if (child == 0) {
+      std::array<int, 2> ends{};
+      const bool is_made = socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()) == 0;
+      inherited.hang_up();
+      const bool is_sent = send(ends[0], "x", 1, MSG_NOSIGNAL) == 1;
+      _exit(is_made && is_sent && ends[0] == STDIN_FILENO ? 1 : 0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    parcel.words[0] = WIFEXITED(status) && WEXITSTATUS(status) == 1 ? 1 : 0;
+  });
+  EXPECT_EQ(answer.words[0], 1U);
 }
 
 TEST(IpcFork, without_standard_input_memory_is_shared_and_opened_and_descriptors_are_closed) {

@@ -3,6 +3,7 @@
 // kernels.
 #include "ipc/kernel.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pthread.h>
@@ -163,6 +164,15 @@ TEST_F(IpcKernel, tells_the_end_of_the_other_side_once) {
     EXPECT_FALSE(received.value());
     EXPECT_EQ(kernel_calls(KernelCall::receive), 1U);
   }
+}
+
+// As of a child that was forked while the connection was closed.
+TEST_F(IpcKernel, that_gave_the_connection_to_another_process_too_tells_its_end) {
+  const int inherited = fcntl(near_.get(), F_DUPFD_CLOEXEC, 0);
+  ASSERT_GE(inherited, 0);
+  near_.reset();
+  EXPECT_TRUE(is_hung_up_on(far_));
+  ::close(inherited);
 }
 
 std::uint64_t open_files() { return own_descriptors().all; }

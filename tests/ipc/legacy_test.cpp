@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "driver/forwarding.hpp"
 #include "ipc/importer.hpp"
@@ -143,6 +146,40 @@ TEST(IpcLegacy, a_range_beyond_an_allocation_and_a_nameless_device_are_refused) 
   EXPECT_EQ(vpmm_ipc_read_token(damaged.token, &read), VPMM_ERROR_INVALID_ARGUMENT);
 }
 
+// Also if its memory is open already: the copy of such a handle would go beyond it.
+TEST(IpcLegacy, a_handle_of_more_than_its_allocation_is_refused_and_nothing_stays_open) {
+  Process exporter;
+  Process importer;
+  importer.belongings();
+  const Belongings before = importer.belongings();
+  const Shared of_pool = exporter.allocate_shared(2 * kMiB, kSeed);
+  const vpmm_ipc_handle whole = exporter.share(allocate_plain(exporter, 2 * kMiB), 2 * kMiB);
+  const Address kept = importer.open(of_pool.handle);
+  for (const bool is_open : {false, true}) {
+    SCOPED_TRACE(is_open);
+    const Address opened = importer.open(whole);
+    const auto to_pool = static_cast<Bytes>(kept - opened);  // wraps around below
+    if (!is_open) importer.close(opened);
+    const Belongings expected = importer.belongings();
+    const std::vector<std::pair<Bytes, Bytes>> ranges = {{0, 2 * kMiB + 1}, {kMiB, kMiB + 1},
+                                                         {2 * kMiB, 0},     {to_pool, 1},
+                                                         {1, ~Bytes{0}},    {~Bytes{0}, 2}};
+    for (const auto& [offset, bytes] : ranges) {
+      SCOPED_TRACE(offset);
+      vpmm_ipc_handle changed = whole;
+      changed.offset = offset;
+      changed.bytes = bytes;
+      expect_refused(importer.try_to_open(changed), VPMM_ERROR_INVALID_ARGUMENT,
+                     std::to_string(bytes) + " bytes at offset " + std::to_string(offset));
+    }
+    EXPECT_EQ(importer.belongings(), expected);
+    if (is_open) importer.close(opened);
+  }
+  importer.expect(kept, 2 * kMiB, kSeed);
+  importer.close(kept);
+  EXPECT_EQ(importer.belongings(), before);
+}
+
 // Whatever is current in the thread that asks stays so.
 TEST(IpcLegacy, memory_is_exported_by_a_thread_without_context) {
   Process exporter;
@@ -215,8 +252,17 @@ class PlacingDriver final : public driver::ForwardingDriver {
     ptr = DevicePtr{place};
     return driver::CuResult::success;
   }
-  driver::CuResult ipc_close_mem_handle(DevicePtr) override { return driver::CuResult::success; }
+  driver::CuResult ipc_close_mem_handle(DevicePtr) override {
+    ++closings;
+    return driver::CuResult::success;
+  }
+  driver::CuResult mem_get_address_range(DevicePtr inside, AddressRange& range) override {
+    range = {inside, 4096};
+    return known;
+  }
   Address place = 0;
+  driver::CuResult known = driver::CuResult::success;
+  std::uint64_t closings = 0;
 };
 
 TEST(IpcLegacy, memory_at_the_address_of_what_a_reset_closed_takes_its_place) {
@@ -249,6 +295,21 @@ TEST(IpcLegacy, memory_at_the_address_of_what_a_reset_closed_takes_its_place) {
     std::copy(then.begin(), then.end(), std::copy(all.begin(), all.end(), parcel.words.begin()));
   });
   EXPECT_EQ(answer.words, (std::array<std::uint64_t, 16>{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
+}
+
+TEST(IpcLegacy, memory_of_a_size_that_the_driver_does_not_tell_is_closed_again) {
+  Process importer;
+  const Parcel answer = importer.call([](Parcel& parcel) {
+    static PlacingDriver driver(driver_of_actor());
+    driver.place = 1 << 20;
+    driver.known = driver::CuResult::not_found;
+    ipc::IpcHandle handle;
+    handle.kind = ipc::TokenKind::legacy;
+    const auto opened = ipc::Importer::of_process().open(driver, handle, 0);
+    parcel.words = {opened.ok() ? 1U : 0U, driver.closings};
+  });
+  EXPECT_EQ(answer.words[0], 0U);
+  EXPECT_EQ(answer.words[1], 1U);
 }
 
 }  // namespace
