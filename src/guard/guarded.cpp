@@ -23,8 +23,8 @@ namespace {
 
 constexpr Bytes kDefaultAlignment = 256;
 constexpr Bytes kMarginBefore = 256;
-constexpr Bytes kMarginAfter = 4 * kKiB;   // compared at most; larger alignments leave more
-constexpr Bytes kLargestGap = 256 * kMiB;  // unmapped addresses behind an allocation
+constexpr Bytes kMarginAfter = 4 * kKiB;       // compared at most; larger alignments leave more
+constexpr Bytes kLargestGap = 256 * kMiB;      // unmapped addresses behind an allocation
 constexpr std::size_t kLooksUntilGivenUp = 8;  // then a stream that did not call counts as idle
 constexpr auto kFilling = std::byte{0xA5};
 
@@ -277,9 +277,8 @@ Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
 
 void Guarded::look_for_proof(Block& block) {
   const auto parts = block.stamp.parts();
-  const bool is_provable =
-      std::all_of(parts.begin(), parts.end(), [&](const time::StampPart& part) VPMM_REQUIRES(
-                                                  pool_lock) {
+  const bool is_provable = std::all_of(
+      parts.begin(), parts.end(), [&](const time::StampPart& part) VPMM_REQUIRES(pool_lock) {
         return timelines_.find(part.timeline)->numbers.provable >= part.sequence;
       });
   if (is_provable || ++block.looks < kLooksUntilGivenUp) return;

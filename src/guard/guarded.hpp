@@ -168,9 +168,7 @@ class Guarded {
   bool has_freed() const VPMM_REQUIRES(pool_lock) { return !freed_.empty() || is_settling_; }
   // True once if freed blocks wait for streams that have not called for long: their work needs an
   // event from elsewhere.
-  bool takes_lack_of_proof() VPMM_REQUIRES(pool_lock) {
-    return std::exchange(lacks_proof_, false);
-  }
+  bool takes_lack_of_proof() VPMM_REQUIRES(pool_lock) { return std::exchange(lacks_proof_, false); }
   // The context has died, and with it the own stream and perhaps fills of margins, so that those
   // are not compared any more.
   void forget_context() VPMM_REQUIRES(pool_lock) {

@@ -2,6 +2,7 @@
 // ipc: imports, maps and unmaps chunks of other processes.
 #include "ipc/mapping.hpp"
 
+#include <limits>
 #include <utility>
 
 #include "base/mutex.hpp"
@@ -237,6 +238,9 @@ Result<AddressRange> open_legacy(Driver& driver, driver::ContextHandle context,
   AddressRange allocation;
   const CuResult known = driver.mem_get_address_range(begin, allocation);
   if (known == CuResult::success) return AddressRange{begin, allocation.end() - begin};
+  // CUDA's manual does not promise an answer for memory of another process.
+  if (known == CuResult::not_found || known == CuResult::invalid_value)
+    return AddressRange{begin, std::numeric_limits<Bytes>::max()};
   driver.ipc_close_mem_handle(begin);
   return driver::driver_error(Call::mem_get_address_range, known);
 }

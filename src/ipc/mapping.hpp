@@ -93,7 +93,8 @@ Result<void> unmap(driver::ContextHandle context, OwnMapping& mapping);
 // Retries the leftovers.
 void free_leftovers() noexcept;
 
-// Opens by CUDA's own IPC, in `context`. Returns the memory up to its end.
+// Opens by CUDA's own IPC, in `context`. Returns the memory up to its end, or without an end if
+// the driver does not know it.
 Result<AddressRange> open_legacy(driver::Driver& driver, driver::ContextHandle context,
                                  const TokenBytes& token);
 Result<void> close_legacy(driver::Driver& driver, driver::ContextHandle context, DevicePtr begin);

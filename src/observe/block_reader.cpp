@@ -11,6 +11,14 @@
 #include "observe/recording_reader.hpp"
 
 namespace vpmm::observe {
+namespace {
+
+// A longer one was made to fill the memory: docs/reference/recording.md. The Python package has the
+// same bound.
+constexpr std::uint64_t kMostOfSmall = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMostTimes = 200;
+
+}  // namespace
 
 Error BlockReader::error(const std::string& reason) const {
   return Error{ErrorCode::bad_file, fmt::format("{}: byte {}: {}", path_, offset_, reason)};
@@ -53,6 +61,10 @@ Result<void> BlockReader::check(const BlockHeader& header) {
                              header.decompressed, kLargestBlock));
   if (header.stored > ZSTD_compressBound(kLargestBlock))
     return error(fmt::format("a block of {} stored bytes is larger than any", header.stored));
+  decompressed_ += header.decompressed;
+  if (decompressed_ > std::max(kMostOfSmall, kMostTimes * input_->taken()))
+    return error(fmt::format("decompressed it has {} bytes up to here, more than any recording",
+                             decompressed_));
   return {};
 }
 

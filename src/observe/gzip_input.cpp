@@ -49,8 +49,10 @@ GzipInput::~GzipInput() {
 Result<void> GzipInput::fill() {
   std::memmove(input_.data(), stream_.next_in, stream_.avail_in);
   stream_.next_in = input_.data();
-  stream_.avail_in += static_cast<unsigned>(std::fread(
-      input_.data() + stream_.avail_in, 1, input_.size() - stream_.avail_in, file_.get()));
+  const std::size_t count = std::fread(input_.data() + stream_.avail_in, 1,
+                                       input_.size() - stream_.avail_in, file_.get());
+  stream_.avail_in += static_cast<unsigned>(count);
+  taken_ += count;
   if (std::ferror(file_.get()) != 0)
     return bad(fmt::format("cannot read on: {}", std::strerror(errno)));
   return {};

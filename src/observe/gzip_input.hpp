@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -30,6 +31,8 @@ class GzipInput {
   GzipInput(const GzipInput&) = delete;
   GzipInput& operator=(const GzipInput&) = delete;
 
+  // Bytes of the file, compressed or not, that were taken from it.
+  std::uint64_t taken() const { return taken_; }
   // At the end: the file ended inside the compressed stream. All bytes before were returned.
   bool is_cut() const { return is_cut_; }
 
@@ -51,6 +54,7 @@ class GzipInput {
   const File file_;
   std::vector<unsigned char> input_;
   z_stream stream_{};  // next_in and avail_in: unconsumed part of input_, for plain files too
+  std::uint64_t taken_ = 0;
   bool is_compressed_ = false;
   bool is_between_members_ = true;  // `cat a.gz b.gz` is a gzip file
   bool is_cut_ = false;

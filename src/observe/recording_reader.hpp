@@ -45,6 +45,7 @@ class BlockReader {
   std::uint64_t offset_ = 0;  // of the block
   std::uint64_t at_ = 0;      // of the next read
   std::uint64_t blocks_ = 0;
+  std::uint64_t decompressed_ = 0;  // bytes of all blocks
   bool has_end_ = false;
 };
 

@@ -215,8 +215,7 @@ Result<void> Suspender::suspend(MutexLock& lock, const Vector<Region*>& regions,
   if (!promise.is_kept()) return no_host_memory();
   Away away;
   // Beyond the limit of mappings nothing is mapped a second time.
-  const bool has_mappings =
-      memory_.held_mappings() + chunks <= memory_.config.limits.max_mappings;
+  const bool has_mappings = memory_.held_mappings() + chunks <= memory_.config.limits.max_mappings;
   if (fate == Fate::stays_in_pool && has_mappings) VPMM_TRY(find_place(lock, leaving, away));
   if (away.region == nullptr) fate = Fate::goes_to_driver;
   std::optional<Error> error;

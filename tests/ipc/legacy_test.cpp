@@ -297,19 +297,29 @@ TEST(IpcLegacy, memory_at_the_address_of_what_a_reset_closed_takes_its_place) {
   EXPECT_EQ(answer.words, (std::array<std::uint64_t, 16>{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
 }
 
-TEST(IpcLegacy, memory_of_a_size_that_the_driver_does_not_tell_is_closed_again) {
-  Process importer;
-  const Parcel answer = importer.call([](Parcel& parcel) {
-    static PlacingDriver driver(driver_of_actor());
-    driver.place = 1 << 20;
-    driver.known = driver::CuResult::not_found;
-    ipc::IpcHandle handle;
-    handle.kind = ipc::TokenKind::legacy;
-    const auto opened = ipc::Importer::of_process().open(driver, handle, 0);
-    parcel.words = {opened.ok() ? 1U : 0U, driver.closings};
-  });
-  EXPECT_EQ(answer.words[0], 0U);
-  EXPECT_EQ(answer.words[1], 1U);
+TEST(IpcLegacy, memory_whose_end_the_driver_does_not_know_is_opened_and_after_other_errors_closed) {
+  using driver::CuResult;
+  for (const auto& [known, is_opened] :
+       {std::pair(CuResult::not_found, 1U), std::pair(CuResult::invalid_value, 1U),
+        std::pair(CuResult::illegal_address, 0U)}) {
+    Process importer;
+    Parcel question;
+    question.words = {static_cast<std::uint64_t>(known)};
+    const Parcel answer = importer.call(
+        [](Parcel& parcel) {
+          static PlacingDriver driver(driver_of_actor());
+          driver.place = 1 << 20;
+          driver.known = static_cast<CuResult>(parcel.words[0]);
+          ipc::IpcHandle handle;
+          handle.kind = ipc::TokenKind::legacy;
+          handle.size = 1 << 20;
+          const auto opened = ipc::Importer::of_process().open(driver, handle, 0);
+          parcel.words = {opened.ok() ? 1U : 0U, driver.closings};
+        },
+        question);
+    EXPECT_EQ(answer.words[0], is_opened);
+    EXPECT_EQ(answer.words[1], 1 - is_opened);
+  }
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -310,6 +312,30 @@ TEST_F(RecordingFile, that_is_damaged_is_refused_with_its_name_and_the_byte) {
   write(damaged);
   EXPECT_EQ(refusal(),
             path() + ": byte 0: version 9 of the format, where this program reads version 1");
+}
+
+// A block of spaces has a few hundred bytes.
+TEST_F(RecordingFile, that_was_made_to_fill_the_memory_is_refused) {
+  record_a_little();
+  const std::string whole = bytes();
+  const std::size_t second = whole.find("VPRB", whole.find("VPRB") + 1);
+  std::string json(kLargestBlock, ' ');
+  json.replace(0, 2, "{}");
+  std::string stored(ZSTD_compressBound(json.size()), '\0');
+  stored.resize(ZSTD_compress(stored.data(), stored.size(), json.data(), json.size(), 1));
+  const auto size = [](const std::string& text) { return static_cast<std::uint32_t>(text.size()); };
+  const auto sum = crc32(0, reinterpret_cast<const Bytef*>(stored.data()), size(stored));
+  const BlockHeader header{kBlockMagic, static_cast<std::uint32_t>(BlockKind::definitions),
+                           size(stored), size(json), static_cast<std::uint32_t>(sum)};
+  const std::string block =
+      std::string(reinterpret_cast<const char*>(&header), sizeof header) + stored;
+  std::string made = whole.substr(0, second);
+  for (int i = 0; i < 3; ++i) made += block;
+  write(made + whole.substr(second));
+  EXPECT_EQ(refusal(), "") << "48 MiB";
+  for (int i = 0; i < 2; ++i) made += block;
+  write(made + whole.substr(second));
+  EXPECT_NE(refusal().find("more than any recording"), std::string::npos) << refusal();
 }
 
 // With the checksum put right, damage reaches the parts behind it, too.
