@@ -281,7 +281,9 @@ void Guarded::look_for_proof(Block& block) {
       parts.begin(), parts.end(), [&](const time::StampPart& part) VPMM_REQUIRES(pool_lock) {
         return timelines_.find(part.timeline)->numbers.provable >= part.sequence;
       });
-  if (is_provable || ++block.looks < kLooksUntilGivenUp) return;
+  if (is_provable) return;
+  ++block.looks;
+  if (block.looks < kLooksUntilGivenUp) return;
   block.looks = 0;
   lacks_proof_ = true;
 }

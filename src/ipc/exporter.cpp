@@ -35,6 +35,7 @@ constexpr std::size_t kMostLeases = 1 << 14;
 constexpr std::size_t kMostHeard = 32;    // messages of one connection per turn
 constexpr int kMostLetIn = 32;            // new connections per turn
 constexpr std::size_t kMostReplaced = 8;  // sockets that wait for the thread to close them
+constexpr std::chrono::seconds kForReplaced{1};
 
 constinit std::atomic<Exporter*> exporter_of_this_process{nullptr};
 
@@ -82,8 +83,8 @@ Result<IpcHandle> Exporter::share(Context& context, AddressRange range) {
   IpcHandle handle;
   VPMM_TRY(driver::checked(driver::Call::device_get_uuid,
                            context.driver().device_get_uuid(context.device(), handle.device)));
-  const MutexLock lock(mutex_);
-  VPMM_TRY(start());
+  MutexLock lock(mutex_);
+  VPMM_TRY(start(lock));
   if (std::none_of(pools_.begin(), pools_.end(),
                    [&](const SharingPool& pool) { return pool.context == &context; }))
     pools_.push_back({++last_pool_, &context});
@@ -126,8 +127,8 @@ void Exporter::forget(Context& context) {
 
 // --- the thread
 
-Result<void> Exporter::start() {
-  if (is_running_) return stay_reachable();
+Result<void> Exporter::start(MutexLock& lock) {
+  if (is_running_) return stay_reachable(lock);
   VPMM_TRY_ASSIGN(settings_, settings::ipc_settings_from_environment());
   VPMM_TRY_ASSIGN(const std::string folder, socket_folder(settings_.folder));
   sweep(folder);
@@ -150,13 +151,19 @@ Result<void> Exporter::start() {
 // and otherwise binds another one there, also for earlier handles. Connections do not need the path
 // and stay. The thread closes the old socket, once it has admitted all connections to it; a
 // shutdown of the socket wakes the thread.
-Result<void> Exporter::stay_reachable() {
+Result<void> Exporter::stay_reachable(MutexLock& lock) {
   VPMM_TRY(socket_folder(settings_.folder));
-  if (file_ && file_ == socket_file(path_)) return {};
-  if (listeners_.size() > kMostReplaced)
+  const auto is_reachable = [&]() VPMM_REQUIRES(mutex_) {
+    return file_ && file_ == socket_file(path_);
+  };
+  const auto may_replace = [&]()
+                               VPMM_REQUIRES(mutex_) { return listeners_.size() <= kMostReplaced; };
+  if (is_reachable()) return {};
+  if (!idle_.wait_for(lock, kForReplaced, may_replace))
     return Error{ErrorCode::host_out_of_memory,
                  "sockets that were removed are not closed yet: this process may have as many "
                  "descriptors open as it may (ulimit -n)"};
+  if (is_reachable()) return {};  // another thread made it meanwhile
   const int replaced = listeners_.back().get();
   VPMM_TRY(listen());
   shutdown(replaced, SHUT_RD);
@@ -260,6 +267,7 @@ bool Exporter::has_next_listener() {
 void Exporter::take_next_listener() {
   const MutexLock lock(mutex_);
   listeners_.erase(listeners_.begin());
+  idle_.notify_all();
 }
 
 // --- one connection

@@ -42,8 +42,8 @@ class Exporter {
     context::Context* context = nullptr;
   };
 
-  Result<void> start() VPMM_REQUIRES(mutex_);
-  Result<void> stay_reachable() VPMM_REQUIRES(mutex_);
+  Result<void> start(MutexLock& lock) VPMM_REQUIRES(mutex_);
+  Result<void> stay_reachable(MutexLock& lock) VPMM_REQUIRES(mutex_);
   Result<void> listen() VPMM_REQUIRES(mutex_);
   SharingPool* find(std::uint64_t number) VPMM_REQUIRES(mutex_);  // null: gone
   // --- the thread ---
