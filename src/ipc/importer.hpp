@@ -62,8 +62,9 @@ class Importer {
     DevicePtr ptr{};
     std::uint64_t opens = 1;
     std::uint64_t last_use =
-        0;                  // number of its latest opening or closing, counted over all imports
-    Bytes legacy_size = 0;  // from `ptr` to the end of memory of CUDA's own IPC
+        0;  // number of its latest opening or closing, counted over all imports
+    // From `ptr` to the end of memory of CUDA's own IPC.
+    Bytes legacy_size = 0;
     RetainedContext context;
     OwnMapping mapping;  // of memory of a pool; empty: legacy
     std::shared_ptr<Link> link;
