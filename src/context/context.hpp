@@ -88,6 +88,7 @@ class Context {
   void join_neighbourhood();
   // --- fast_path.cpp ---
   DevicePtr try_allocate(const Way& way, const Client& client, Bytes bytes, Bytes alignment);
+  DevicePtr try_once(const Way& way, const Client& client, Bytes bytes, Bytes alignment);
   Freed try_free(const Way& way, const Client& client, DevicePtr ptr);
   Freed try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream);
   [[gnu::noinline]] void record(report::CallLog& log, const Client& client, DevicePtr begin,

@@ -46,7 +46,14 @@ DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment, driver::Strea
   if (bytes == 0 || !way.serves || !device_.small->serving().may_be_cached(bytes, alignment))
     return {};
   if (way.would_wait()) return {};
-  return try_allocate(way, parts_.front.client_of(way, stream), bytes, alignment);
+  return try_once(way, parts_.front.client_of(way, stream), bytes, alignment);
+}
+
+// Null: the program makes an ordinary call, which VPMM_GUARD=1/N counts.
+DevicePtr Context::try_once(const Way& way, const Client& client, Bytes bytes, Bytes alignment) {
+  const DevicePtr begin = try_allocate(way, client, bytes, alignment);
+  if (is_null(begin) && device_.guard != nullptr) device_.guard->sampler().count_again();
+  return begin;
 }
 
 // Note [Memory that is ready for any stream]
@@ -62,8 +69,8 @@ DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment) {
   if (server == small::Server::pages) return hits_.allocate_if_ready(bytes, alignment);
   if (!device_.small->serving().may_be_cached(bytes, alignment)) return {};
   if (!parts_.allocations.may_pass_deferred()) return {};
-  return try_allocate(way, {&device_.small->caches().any(), driver::StreamId{}, std::nullopt},
-                      bytes, alignment);
+  return try_once(way, {&device_.small->caches().any(), driver::StreamId{}, std::nullopt}, bytes,
+                  alignment);
 }
 
 // Asks the driver for the stream's id once; reads the state of recordings for each allocation. All

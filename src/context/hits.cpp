@@ -34,9 +34,16 @@ DevicePtr Hits::allocate(const Client& client, Bytes bytes, Bytes alignment) {
 
 DevicePtr Hits::allocate_if_ready(Bytes bytes, Bytes alignment) {
   if (device_.config.page_chunks || !has_natural_place(bytes, alignment) ||
-      parts_.allocations.has_deferred() ||
-      (device_.guard != nullptr && device_.guard->sampler().is_to_leave()))
+      parts_.allocations.has_deferred())
     return {};
+  if (device_.guard == nullptr) return take_if_ready(bytes, alignment);
+  if (device_.guard->sampler().is_to_leave()) return {};
+  const DevicePtr begin = take_if_ready(bytes, alignment);
+  if (is_null(begin)) device_.guard->sampler().count_again();
+  return begin;
+}
+
+DevicePtr Hits::take_if_ready(Bytes bytes, Bytes alignment) {
   pool::Request request;
   request.bytes = bytes;
   request.alignment = alignment;

@@ -36,6 +36,7 @@ class Hits {
     return bytes <= pool::kAddressSpace && (alignment & (alignment - 1)) == 0 &&
            alignment <= device_.pool->memory().tuning.grain_alignment();
   }
+  DevicePtr take_if_ready(Bytes bytes, Bytes alignment);
   // Null: no range fits. Requires: a kept HostPromise.
   DevicePtr take(const pool::Request& request, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
 

@@ -16,7 +16,8 @@ namespace {
 
 constexpr Bytes kSmallAlignment = 256;  // promised by the driver's stream-ordered pool
 constexpr Bytes kReliefForSmall = 64 * kMiB;
-// Guarded allocations take whole pages, so they leave an eighth of the memory to those that share.
+// Guarded allocations take whole pages, and a mapping each, so they leave an eighth of both to
+// those that share.
 constexpr Bytes kKeptForOthers = 8;
 
 bool is_shortage(const Result<DevicePtr>& result) {
@@ -50,7 +51,8 @@ Result<DevicePtr> Router::allocate_guarded(MutexLock& lock, const pool::Request&
   if (pages == 0 || request.arena != pool::ArenaId{} || request.one_chunk ||
       caller.standing != Standing::ordinary || device_.config.ipc_isolate)
     return DevicePtr{};
-  if (device_.pool->memory().held_mappings() >= device_.config.limits.max_mappings)
+  const std::uint64_t mappings = device_.config.limits.max_mappings;
+  if (device_.pool->memory().held_mappings() >= mappings - mappings / kKeptForOthers)
     return DevicePtr{};
   Bytes room = 0;
   if (const std::optional<Bytes> capacity = footprint_.capacity())

@@ -111,6 +111,11 @@ class Sampler {
     was_left_.store(true, std::memory_order_relaxed);
     return true;
   }
+  // A try that is_to_leave() counted found no memory: the request comes again.
+  void count_again() {
+    if (!was_left_.load(std::memory_order_relaxed))
+      counted_.fetch_sub(1, std::memory_order_relaxed);
+  }
   // Tells if a request that no cache serves is one to guard. `was_counted`: by is_to_leave().
   bool is_to_guard(bool was_counted) {
     return was_left_.exchange(false, std::memory_order_relaxed) || (!was_counted && is_next());

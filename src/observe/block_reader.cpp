@@ -14,8 +14,8 @@ namespace vpmm::observe {
 namespace {
 
 // A longer one was made to fill the memory: docs/reference/recording.md. The Python package has the
-// same bound.
-constexpr std::uint64_t kMostOfSmall = std::uint64_t{64} << 20;
+// same bounds.
+constexpr std::uint64_t kMostOfSmall = std::uint64_t{512} << 20;
 constexpr std::uint64_t kMostTimes = 200;
 
 }  // namespace
@@ -63,7 +63,7 @@ Result<void> BlockReader::check(const BlockHeader& header) {
     return error(fmt::format("a block of {} stored bytes is larger than any", header.stored));
   decompressed_ += header.decompressed;
   if (decompressed_ > std::max(kMostOfSmall, kMostTimes * input_->taken()))
-    return error(fmt::format("decompressed it has {} bytes up to here, more than any recording",
+    return error(fmt::format("decompressed it has {} bytes up to here, which no recording has",
                              decompressed_));
   return {};
 }

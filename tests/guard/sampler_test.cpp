@@ -22,6 +22,17 @@ TEST(Sampler, takes_each_nth_request_from_the_first_on) {
 
 TEST(Sampler, takes_all_unless_told) { EXPECT_TRUE(Sampler(Options().every).takes_all()); }
 
+TEST(Sampler, counts_a_request_once_that_came_again) {
+  Sampler sampler(3);
+  std::string taken;
+  for (int i = 0; i < 6; ++i) {
+    static_cast<void>(sampler.is_to_leave());
+    sampler.count_again();
+    taken += sampler.is_to_guard(false) ? '1' : '0';
+  }
+  EXPECT_EQ(taken, "100100");
+}
+
 TEST(Sampler, counts_a_request_that_a_cache_saw_once) {
   Sampler sampler(3);
   EXPECT_TRUE(sampler.is_to_leave());

@@ -86,11 +86,30 @@ class Cached(ConvertCase):
 
     def test_in_the_home_is_kept_whatever_the_umask_and_the_group_of_the_user(self) -> None:
         home = self.folder / "new" / "home"
+        home.parent.mkdir()
         os.umask(0o002)
         with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(home)), self.of_group("users", []):
             del os.environ["VPMM_CACHE_DIR"]
             self.assertEqual(self.cached(), home / "vpmm" / "plugin.so")
-        self.assertEqual([mode_of(folder) for folder in (home / "vpmm", home, home.parent)], [0o700] * 3)
+        self.assertEqual([mode_of(folder) for folder in (home / "vpmm", home)], [0o700] * 2)
+
+    def test_in_a_home_that_is_not_there_leaves_that_to_the_umask(self) -> None:
+        with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(self.folder / "data" / "new" / "cache")):
+            del os.environ["VPMM_CACHE_DIR"]
+            self.cached()
+        modes = [mode_of(self.folder / name) for name in ("data", "data/new", "data/new/cache")]
+        self.assertEqual(modes, [0o755, 0o755, 0o700])
+
+    def test_of_one_process_alone_says_so(self) -> None:
+        cache = self.home_with_a_library_of_a_stranger()
+        cache.chmod(0o777)
+        with contextlib.redirect_stderr(io.StringIO()) as error, mock.patch.dict(os.environ, VPMM_LOG=""):
+            folder = self.cached().parent
+        self.assertEqual(
+            error.getvalue(),
+            f"vpmm: {WHAT}: compiling it for this process alone, into {folder}: others may write to the cache, or none "
+            "can; VPMM_CACHE_DIR names one\n",
+        )
 
     def of_group(self, name: str, members: list[str]) -> contextlib.AbstractContextManager[object]:
         """All folders are of a group of this name."""

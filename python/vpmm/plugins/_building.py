@@ -36,6 +36,7 @@ LINK_VPMM = (f"-L{PACKAGE}", "-l:libvpmm.so.0")
 TOOLKIT = Path("/usr/local/cuda")  # where CUDA's packages put it
 _LONGEST_BUILD_S = 600
 _SILENT = ("quiet", "error")  # values of VPMM_LOG
+_OWN = "vpmm-of-one-process-"  # a folder
 
 
 def unsupported(message: str) -> Error:
@@ -74,7 +75,7 @@ def cached(name: str, make: Callable[[Path], None], what: str, why: str = "") ->
             if not _is_whole(library):
                 if os.environ.get("VPMM_LOG") not in _SILENT and sys.stderr is not None:
                     with contextlib.suppress(OSError, ValueError):  # it is closed
-                        print(f"vpmm: {why or what}: compiling it once, into {folder}", file=sys.stderr, flush=True)
+                        print(f"vpmm: {why or what}: compiling it {_how_often(folder)}", file=sys.stderr, flush=True)
                 make(library)
                 save(_note_of(library), functools.partial(_write, digest_of(library).encode()))
         return library
@@ -111,11 +112,20 @@ def _cache_folders() -> Iterator[tuple[Path, int]]:
     with contextlib.suppress(RuntimeError):  # there is no home
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "vpmm"
         with contextlib.suppress(OSError):  # before it is looked at, so that no other user makes it meanwhile
-            for each in (*reversed(folder.parents), folder):  # parents=True would give the umask's mode to parents
+            folder.parent.parent.mkdir(parents=True, exist_ok=True)
+            for each in (folder.parent, folder):  # parents=True would give the umask's mode to the first
                 each.mkdir(exist_ok=True, mode=0o700)
         if not _may_be_changed_by_others(folder):
             yield folder, 0o700
-    yield Path(tempfile.mkdtemp(prefix="vpmm-")), 0o700  # of this process: no other user can put a library there
+    yield Path(tempfile.mkdtemp(prefix=_OWN)), 0o700  # of this process: no other user can put a library there
+
+
+def _how_often(folder: Path) -> str:
+    if not folder.name.startswith(_OWN):
+        return f"once, into {folder}"
+    return (
+        f"for this process alone, into {folder}: others may write to the cache, or none can; VPMM_CACHE_DIR names one"
+    )
 
 
 def _may_be_changed_by_others(folder: Path) -> bool:

@@ -25,8 +25,8 @@ class BadFile(ValueError):  # noqa: N818  says what it is
         self.reason = reason
 
 
-MOST_OF_SMALL = 64 << 20  # decompressed bytes
-_MOST_TIMES = 200  # the most regular one, an allocation and its free again and again at one time, has 110
+MOST_OF_SMALL = 512 << 20  # decompressed bytes
+_MOST_TIMES = 200  # a loop whose times differ has about 100 at most, one that repeats events with their times thousands
 
 
 def most_inflated(stored: int) -> int:
