@@ -198,6 +198,7 @@ Result<void> Importer::open_legacy_memory(const IpcHandle& handle, Import& made)
   VPMM_TRY_ASSIGN(const AddressRange memory,
                   open_legacy(*made.driver, made.context.handle(), handle.token));
   if (handle.offset >= memory.size || handle.size > memory.size - handle.offset) {
+    // Drops a failure: the handle is what the caller can mend.
     static_cast<void>(close_legacy(*made.driver, made.context.handle(), memory.begin));
     return Error{ErrorCode::invalid_argument,
                  fmt::format("the IPC handle says {} bytes at offset {}, which are not inside the "
